@@ -1,0 +1,246 @@
+"""One decode cycle (Figure 1): draft, select, verify, commit; and the loop that decodes a request with it.
+
+The loop knows no policy, no model and no torch. The drafter grows the pool level by level, the method's policy picks a
+legal subtree, the target verifies it and keeps the accepted path; each is passed in. Every method emits the target's
+own greedy tokens, because only tokens that the target itself predicted are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+from specfit.methods import Method
+from specfit.objective import CostModel, CycleState, Selection, evaluate
+from specfit.records import CycleRecord, ForwardCounts, StageTimes, Truth, Verdict
+from specfit.routes import Routes
+from specfit.tree import EMPTY_POOL, DraftPool, check_legal
+
+
+class Target(Protocol):
+    """The unmodified target with its KV cache, which never holds the pending token (the root)."""
+
+    def prefill(self, prompt: Sequence[int]) -> Verdict:
+        """Run the prompt; `next_tokens` is the first output token alone."""
+        ...
+
+    def verify(self, root: int, pool: DraftPool, nodes: Sequence[int]) -> Verdict:
+        """One tree forward over the root and `nodes` (ascending)."""
+        ...
+
+    def commit(self, rows: Sequence[int]) -> Any:
+        """Keep these rows of the last forward (0 is the root) in the KV cache, drop the others, and return the
+        drafter's features of the kept rows; after `prefill`, all rows are kept and `rows` is empty."""
+        ...
+
+    def true_routes(self) -> Routes:
+        """Routes of the last verifying forward: the root's and each verified node's."""
+        ...
+
+
+class Drafter(Protocol):
+    """The drafter with its own state over committed tokens."""
+
+    def extend(self, tokens: Sequence[int], features: Any) -> None:
+        """Note committed tokens, each paired with the target's features of the token before it."""
+        ...
+
+    def catch_up(self) -> None:
+        """Run over the noted tokens now; `levels` does it by itself where this was not called."""
+        ...
+
+    def levels(self, *, max_depth: int) -> Iterator[DraftPool]:
+        """Grow a tree from the pending token: the pool after each level, every one a prefix of the next."""
+        ...
+
+
+RouteSource = Callable[[Sequence[int], DraftPool], Routes]  # (tokens up to and with the root, pool) -> estimate
+TruthSource = Callable[[Sequence[int], DraftPool], Truth]  # the same, and the target's next token at every node
+
+
+class Decoding:
+    """Decodes one request; iterate over it for its CycleRecords.
+
+    After prefill `output` holds the first token. When the iteration ends, `output` is complete and `stop_reason` is
+    "eos" or "limit". Stopping early leaves everything that was yielded valid.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        *,
+        target: Target,
+        drafter: Drafter | None,
+        method: Method,
+        cost: CostModel,
+        routes: RouteSource | None = None,
+        truth: TruthSource | None = None,
+        max_new_tokens: int,
+        eos: Collection[int] = (),
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """prompt: token ids, at least one. routes: what the policy may read; truth: what records keep, outside timers.
+
+        Raises ValueError for an empty prompt, a limit below 1, or a method whose drafter or routes are missing.
+        """
+        if not prompt:
+            raise ValueError("the prompt has no tokens; a target needs at least one to predict from")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}; expected at least 1")
+        if method.max_nodes > 0 and drafter is None:
+            raise ValueError(f"method {method.name!r} verifies draft nodes; load the engine with a drafter")
+        if method.uses_routes and routes is None:
+            raise ValueError(f"method {method.name!r} reads expert routes; pass routes= (an atlas, or a predictor)")
+        self.prompt = tuple(prompt)
+        self.output: list[int] = []
+        self.stop_reason = ""
+        self.prefill_ms = 0.0
+        self.request_ms = 0.0  # prefill and cycles; what happens between two cycles is the reader's time
+        self.prefill_counts = ForwardCounts()
+        self._target, self._drafter, self._method, self._cost = target, drafter, method, cost
+        self._routes, self._truth = routes, truth
+        self._limit, self._eos, self._clock = max_new_tokens, frozenset(eos), clock
+        self._context = list(prompt)  # prompt and output, the pending token last
+        self._cycles = self._run()
+
+    def __iter__(self) -> Iterator[CycleRecord]:
+        return self._cycles
+
+    def _run(self) -> Iterator[CycleRecord]:
+        start = self._clock()
+        verdict = self._target.prefill(self.prompt)
+        features = self._target.commit(())
+        self._emit(verdict.next_tokens)
+        if self._drafter is not None:
+            self._drafter.extend(self._context[1:], features)
+            self._drafter.catch_up()  # the drafter's pass over the prompt belongs to prefill
+        self.prefill_counts = verdict.counts
+        self.prefill_ms = self.request_ms = 1e3 * (self._clock() - start)
+        index = 0
+        while not self.stop_reason:
+            yield self._cycle(index)
+            index += 1
+
+    def _cycle(self, index: int) -> CycleRecord:
+        context, root, prefix_length = self._context, self._context[-1], len(self._context) - 1
+        laps = _Laps(self._clock)
+        pool, routes, selection = self._draft_and_select(laps)
+
+        verdict = self._target.verify(root, pool, selection.nodes)
+        laps.lap("verify_ms")
+
+        accepted, rows, committed = self._accept(pool, selection.nodes, verdict.next_tokens)
+        features = self._target.commit(rows)
+        if self._drafter is not None:
+            self._drafter.extend(committed, features)
+        times = laps.stop("commit_ms")
+
+        # From here on nothing is on the request's clock.
+        self.request_ms += times.total_ms
+        truth = self._truth(context, pool) if self._truth is not None else None
+        if truth is not None and not self._method.uses_routes:
+            selection = evaluate(CycleState(pool, truth.routes), selection.nodes, self._cost)
+        self._emit(committed)
+        return CycleRecord(
+            index=index,
+            prefix_length=prefix_length,
+            root=root,
+            pool=pool,
+            estimate=routes if self._method.uses_routes else None,
+            truth=truth,
+            selection=selection,
+            verified=self._target.true_routes(),
+            accepted=accepted,
+            committed_tokens=committed,
+            counts=verdict.counts,
+            times=times,
+        )
+
+    def _draft_and_select(self, laps: _Laps) -> tuple[DraftPool, Routes, Selection]:
+        """Grow the pool and choose from it; with adaptive depth, until the choice leaves the newest level out."""
+        method, pool, selection = self._method, EMPTY_POOL, None
+        depth = self._limit - len(self.output) - 1  # a cycle commits its accepted path and one token more
+        if method.max_nodes > 0 and self._drafter is not None and depth > 0:
+            for pool in self._drafter.levels(max_depth=depth):
+                laps.lap("draft_ms")
+                if not method.adaptive_depth:
+                    continue
+                routes, selection = self._select(pool, seed=selection.nodes if selection else ())
+                laps.lap("select_ms")
+                if not any(pool.depths[node] == pool.levels for node in selection.nodes):
+                    break  # deeper nodes need an ancestor in the newest level, which was not worth it (Section 3.3)
+            laps.lap("draft_ms")
+        if selection is None:
+            routes, selection = self._select(pool)
+            laps.lap("select_ms")
+        return pool, routes, selection
+
+    def _select(self, pool: DraftPool, *, seed: tuple[int, ...] = ()) -> tuple[Routes, Selection]:
+        routes = Routes(0, (0,) * len(pool), 0, 0)
+        if self._method.uses_routes and self._routes is not None:
+            routes = self._routes(self._context, pool)
+        selection = self._method.select(CycleState(pool, routes), self._cost, seed=seed)
+        check_legal(pool, selection.nodes, max_nodes=self._method.max_nodes)
+        return routes, selection
+
+    def _accept(
+        self, pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The accepted path, the rows to keep, and the tokens to emit, cut after EOS and at the limit.
+
+        The last emitted token is always the pending one and stays out of the KV cache, so a cut path keeps one row
+        less than it emits.
+        """
+        path, token = accepted_path(pool, nodes, next_tokens)
+        emitted = [*(pool.tokens[node] for node in path), token]
+        room = self._limit - len(self.output)
+        end = next((i + 1 for i, token in enumerate(emitted) if token in self._eos), len(emitted))
+        emitted = emitted[: min(end, room)]
+        path = path[: len(emitted)]
+        row = {node: 1 + i for i, node in enumerate(nodes)}
+        return path, (0, *(row[node] for node in path[: len(emitted) - 1])), tuple(emitted)
+
+    def _emit(self, tokens: Sequence[int]) -> None:
+        self.output.extend(tokens)
+        self._context.extend(tokens)
+        if self.output[-1] in self._eos:
+            self.stop_reason = "eos"
+        elif len(self.output) >= self._limit:
+            self.stop_reason = "limit"
+
+
+def accepted_path(
+    pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]
+) -> tuple[tuple[int, ...], int]:
+    """The longest root-to-node path in `nodes` whose tokens are the target's own, and the target's token after it.
+
+    next_tokens: (1 + len(nodes),) the target's next token after the root, then after each node in the order of `nodes`.
+    Siblings carry distinct tokens, so the path is unique.
+    """
+    after = dict(zip(nodes, next_tokens[1:], strict=True))
+    child = {(pool.parents[node], pool.tokens[node]): node for node in nodes}
+    path: list[int] = []
+    at, token = -1, next_tokens[0]
+    while (at, token) in child:
+        at = child[at, token]
+        path.append(at)
+        token = after[at]
+    return tuple(path), token
+
+
+class _Laps:
+    """Adds up the time since the last lap under the stage that used it, so that the stages sum to the cycle."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._last = clock, clock()
+        self._spent = {"draft_ms": 0.0, "select_ms": 0.0, "verify_ms": 0.0, "commit_ms": 0.0}
+
+    def lap(self, stage: str) -> None:
+        now = self._clock()
+        self._spent[stage] += 1e3 * (now - self._last)
+        self._last = now
+
+    def stop(self, stage: str) -> StageTimes:
+        self.lap(stage)
+        return StageTimes(**self._spent)

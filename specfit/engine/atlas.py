@@ -1,0 +1,230 @@
+"""The route atlas: routes of the full candidate pool at every position of the reference text (Section 3.3).
+
+Recorded beforehand with the target itself, outside every request timer. During a run each cycle's prefix and pool are
+checked against it; a mismatch is an error that names both. Turning the stored expert ids into bitmaps happens inside
+the timer, once a cycle. Besides routes an atlas holds the target's own next token at every node, so what any other
+subtree would have committed is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specfit.records import Truth
+from specfit.routes import Routes, bitmaps_from_indices, noisy_indices
+from specfit.tree import DraftPool
+
+if TYPE_CHECKING:
+    from specfit.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class AtlasEntry:
+    """One position: the full pool and what the target does with it; row 0 is the root, row 1 + v is node v."""
+
+    tokens: tuple[int, ...]  # (n,)
+    parents: tuple[int, ...]  # (n,)
+    indices: NDArray[np.integer]  # (1 + n, layers, top_k) expert ids
+    next_tokens: tuple[int, ...]  # (1 + n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One prompt's reference text; entry i belongs to the cycle whose root is output[i]."""
+
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    entries: tuple[AtlasEntry, ...]
+
+
+class Atlas:
+    """Routes by prefix and pool. Calling it makes it a route source; `truth` makes it a truth source."""
+
+    def __init__(self, trajectories: Iterable[Trajectory], *, experts: int, made_with: dict | None = None) -> None:
+        self.trajectories = tuple(trajectories)
+        self.experts = experts
+        self.made_with = dict(made_with or {})  # settings that change routes or pools: target, drafter, draft
+        self._current: Trajectory | None = None
+        self._bitmaps: tuple[AtlasEntry | None, list[int]] = (None, [])
+
+    def __call__(self, context: Sequence[int], pool: DraftPool) -> Routes:
+        """Estimated routes of the pool after `context` (prompt and output, the root last)."""
+        entry = self._entry(context, pool)
+        if self._bitmaps[0] is not entry:
+            self._bitmaps = entry, bitmaps_from_indices(entry.indices, experts=self.experts)
+        root, *nodes = self._bitmaps[1]
+        return Routes(root, tuple(nodes[: len(pool)]), entry.indices.shape[1], self.experts)
+
+    def truth(self, context: Sequence[int], pool: DraftPool) -> Truth:
+        """True routes of the pool and the target's next token at the root and at every node."""
+        return Truth(self(context, pool), self._entry(context, pool).next_tokens[: 1 + len(pool)])
+
+    def noisy(self, accuracy: float, *, seed: int = 0) -> Atlas:
+        """A route source of the given accuracy (Section 4.6); the same seed gives the same noise in any order."""
+
+        def disturb(trajectory: Trajectory) -> Trajectory:
+            name = crc32(np.asarray(trajectory.prompt, dtype=np.int64).tobytes())
+            entries = []
+            for position, entry in enumerate(trajectory.entries):
+                rng = np.random.default_rng([seed, name, position])
+                noise = noisy_indices(entry.indices, experts=self.experts, accuracy=accuracy, rng=rng)
+                entries.append(AtlasEntry(entry.tokens, entry.parents, noise, entry.next_tokens))
+            return Trajectory(trajectory.prompt, trajectory.output, tuple(entries))
+
+        return Atlas(map(disturb, self.trajectories), experts=self.experts, made_with=self.made_with)
+
+    def check(self, settings: dict) -> None:
+        """ValueError, naming what differs, unless the atlas was made with the same target, drafter and draft."""
+        differing = [key for key, value in self.made_with.items() if settings.get(key) != value]
+        if differing:
+            found = "; ".join(f"{key}: {self.made_with[key]} then, {settings.get(key)} now" for key in differing)
+            raise ValueError(f"the atlas is stale ({found}); record it again with the present settings")
+
+    def _entry(self, context: Sequence[int], pool: DraftPool) -> AtlasEntry:
+        if self._current is None or not _lies_on(self._current, context):
+            self._current = next((t for t in self.trajectories if _lies_on(t, context)), None)
+        if self._current is None:
+            raise ValueError(self._no_prefix(context))
+        position = len(context) - len(self._current.prompt) - 1
+        entry = self._current.entries[position]
+        count = len(pool)
+        if entry.tokens[:count] != pool.tokens or entry.parents[:count] != pool.parents:
+            raise ValueError(_wrong_pool(entry, pool, len(context)))
+        return entry
+
+    def _no_prefix(self, context: Sequence[int]) -> str:
+        given = f"the atlas has no entry for this prefix of {len(context)} tokens (it ends {list(context[-4:])})"
+        for trajectory in self.trajectories:
+            text = trajectory.prompt + trajectory.output
+            if trajectory.prompt == tuple(context[: len(trajectory.prompt)]):
+                at = next((i for i, (a, b) in enumerate(zip(text, context, strict=False)) if a != b), len(text))
+                found = f"token {text[at]}" if at < len(text) else "its end"
+                here = f"token {context[at]}" if at < len(context) else "its end"
+                return (
+                    f"{given}: at position {at} the recorded reference text has {found} and this run has {here}; "
+                    "record the atlas again, with a limit at least as long"
+                )
+        return f"{given}: its prompt is none of the {len(self.trajectories)} recorded ones; record it for this workload"
+
+    def save(self, path: str | Path) -> None:
+        """Write one .npz file, without pickle."""
+        entries = [entry for trajectory in self.trajectories for entry in trajectory.entries]
+        lengths = [[len(t.prompt), len(t.output), len(t.entries)] for t in self.trajectories]
+        with Path(path).open("wb") as file:
+            np.savez_compressed(
+                file,
+                about=np.array(json.dumps({"experts": self.experts, "made_with": self.made_with})),
+                lengths=np.array(lengths, dtype=np.int64).reshape(-1, 3),
+                text=np.array([x for t in self.trajectories for x in t.prompt + t.output], dtype=np.int64),
+                nodes=np.array([len(entry.tokens) for entry in entries], dtype=np.int64),
+                tokens=np.array([x for entry in entries for x in entry.tokens], dtype=np.int64),
+                parents=np.array([x for entry in entries for x in entry.parents], dtype=np.int64),
+                next_tokens=np.array([x for entry in entries for x in entry.next_tokens], dtype=np.int64),
+                indices=np.concatenate([entry.indices for entry in entries]) if entries else np.zeros((0, 0, 0)),
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Atlas:
+        """Read what `save` wrote; ValueError for a file that is no atlas."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                data = {name: file[name] for name in file.files}
+            about = json.loads(str(data["about"]))
+            trajectories = list(_unpack(data))
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ValueError(f"{path} is no atlas ({error}); record one with `specfit atlas`") from error
+        return cls(trajectories, experts=about["experts"], made_with=about["made_with"])
+
+
+def record_atlas(
+    engine: Engine,
+    prompts: Iterable[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Atlas:
+    """Decode each prompt greedily, one token a step, and query the target over the full pool at every position.
+
+    Every position is recorded, so the atlas serves any policy, cost and cache; an engine with all experts resident and
+    no link records fastest. `progress` is told the number of finished prompts.
+    """
+    trajectories = []
+    for prompt in prompts:
+        trajectories.append(_record(engine, tuple(prompt), max_new_tokens))
+        progress(len(trajectories))
+    return Atlas(trajectories, experts=engine.offload.experts, made_with=engine.route_settings)
+
+
+def _record(engine: Engine, prompt: tuple[int, ...], max_new_tokens: int) -> Trajectory:
+    target, drafter = engine.target, engine.drafter
+    if drafter is None:
+        raise ValueError("an atlas holds routes of drafted pools; load the engine with a drafter")
+    drafter.begin()
+    output = [target.prefill(prompt).next_tokens[0]]
+    drafter.extend([*prompt[1:], output[0]], target.commit(()))
+    entries = []
+    while len(output) < max_new_tokens and output[-1] not in engine.eos:
+        pool = DraftPool((), (), ())
+        for pool in drafter.levels(max_depth=drafter.config.depth):
+            pass
+        verdict = target.verify(output[-1], pool, range(len(pool)))
+        indices = np.asarray(engine.offload.indices(1 + len(pool)), dtype=np.int16)
+        entries.append(AtlasEntry(pool.tokens, pool.parents, indices, verdict.next_tokens))
+        output.append(verdict.next_tokens[0])
+        drafter.extend(output[-1:], target.commit((0,)))
+    return Trajectory(prompt, tuple(output), tuple(entries))
+
+
+def _lies_on(trajectory: Trajectory, context: Sequence[int]) -> bool:
+    start = len(trajectory.prompt)
+    position = len(context) - start - 1
+    return (
+        0 <= position < len(trajectory.entries)
+        and tuple(context[:start]) == trajectory.prompt
+        and tuple(context[start:]) == trajectory.output[: position + 1]
+    )
+
+
+def _wrong_pool(entry: AtlasEntry, pool: DraftPool, length: int) -> str:
+    for node in range(len(pool)):
+        here = f"token {pool.tokens[node]} under {pool.parents[node]}"
+        if node >= len(entry.tokens):
+            there = "no such node"
+        else:
+            there = f"token {entry.tokens[node]} under {entry.parents[node]}"
+        if here != there:
+            break
+    return (
+        f"the pool drafted after {length} tokens is not the atlas's: node {node} is {here} in this run and {there} in "
+        "the atlas; it was recorded with another drafter or draft setting, so record it again"
+    )
+
+
+def _unpack(data: dict[str, NDArray]) -> Iterable[Trajectory]:
+    text, nodes = data["text"].tolist(), data["nodes"].tolist()
+    tokens, parents, after = (data[name].tolist() for name in ("tokens", "parents", "next_tokens"))
+    at_text = at_entry = at_node = at_row = 0
+    for prompt, output, count in data["lengths"].tolist():
+        entries = []
+        for size in nodes[at_entry : at_entry + count]:
+            entries.append(
+                AtlasEntry(
+                    tuple(tokens[at_node : at_node + size]),
+                    tuple(parents[at_node : at_node + size]),
+                    data["indices"][at_row : at_row + 1 + size],
+                    tuple(after[at_row : at_row + 1 + size]),
+                )
+            )
+            at_node, at_row = at_node + size, at_row + 1 + size
+        at_entry += count
+        middle, end = at_text + prompt, at_text + prompt + output
+        yield Trajectory(tuple(text[at_text:middle]), tuple(text[middle:end]), tuple(entries))
+        at_text = end

@@ -1,0 +1,247 @@
+"""The engine: an offloaded target and its drafter behind one object, and the function that loads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from transformers import AutoTokenizer
+
+from specfit.cycle import Decoding, RouteSource, TruthSource
+from specfit import embedded as embedded_pair
+from specfit.engine.checkpoint_files import open_checkpoint
+from specfit.engine.checkpoints import LoadReport, read_drafter
+from specfit.engine.drafter import DraftConfig, Eagle3Drafter
+from specfit.engine.host_experts import load_host_experts
+from specfit.engine.link import CudaLink, EmulatedLink, InstantLink, Link
+from specfit.engine.offload import Offload
+from specfit.engine.self_test import tree_self_test
+from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
+from specfit.engine.target import OffloadedTarget
+from specfit.engine.target_facts import read_target_facts
+from specfit.methods import Method
+from specfit.objective import CostModel
+from specfit.prompts import render
+
+
+class Engine:
+    """Decodes one request at a time. Use it in a `with`, or `close()` it, to give its memory back."""
+
+    def __init__(
+        self,
+        target: OffloadedTarget,
+        drafter: Eagle3Drafter | None,
+        tokenizer: Any,
+        *,
+        eos: Sequence[int],
+        settings: dict[str, Any],
+        report: LoadReport | None = None,
+    ) -> None:
+        self.target, self.drafter, self.tokenizer = target, drafter, tokenizer
+        self.offload = target.offload
+        self.eos = frozenset(eos)
+        self.settings = settings  # JSON values that name this configuration
+        self.report = report  # how the drafter's checkpoint was read, with its warnings
+
+    @property
+    def layers(self) -> int:
+        """MoE layers."""
+        return len(self.offload.layers)
+
+    @property
+    def experts(self) -> int:
+        """Experts of the widest layer."""
+        return self.offload.experts
+
+    @property
+    def route_settings(self) -> dict[str, Any]:
+        """The settings on which routes and pools depend; slots, link and cache do not change them."""
+        return {key: self.settings[key] for key in ("target", "drafter", "draft", "dtype")}
+
+    def encode(self, prompt: str | Sequence[int] | Sequence[dict[str, str]]) -> tuple[int, ...]:
+        """Token ids of a text or messages through the chat template; ids stay as they are."""
+        if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
+            return tuple(prompt)
+        return tuple(render(self.tokenizer, prompt).ids)
+
+    def decode(
+        self,
+        prompt: str | Sequence[int] | Sequence[dict[str, str]],
+        *,
+        method: Method,
+        cost: CostModel | None = None,
+        routes: RouteSource | None = None,
+        truth: TruthSource | None = None,
+        max_new_tokens: int = 128,
+    ) -> Decoding:
+        """Start a request; iterate over the result for its CycleRecords.
+
+        cost is needed by methods that weigh time; AR and EAGLE3 only report with it.
+        Raises ValueError for a prompt that with its limit passes the model's context, a token outside the vocabulary,
+        or a missing cost, drafter or route source.
+        """
+        ids = self.encode(prompt)
+        self._check(ids, max_new_tokens)
+        if cost is None:
+            if method.uses_routes:
+                raise ValueError(f"method {method.name!r} needs cost coefficients; fit them with `specfit calibrate`")
+            cost = CostModel((0.0,) * (method.max_nodes + 1), 0.0)
+        drafter = self.drafter if method.max_nodes > 0 else None
+        if drafter is not None:
+            drafter.begin()
+        return Decoding(
+            ids,
+            target=self.target,
+            drafter=drafter,
+            method=method,
+            cost=cost,
+            routes=routes,
+            truth=truth,
+            max_new_tokens=max_new_tokens,
+            eos=self.eos,
+        )
+
+    def reset(self) -> None:
+        """Empty the expert caches, as at the start of a method's request stream."""
+        self.offload.clear()
+
+    def close(self) -> None:
+        """Give the memory back; the engine cannot be used afterwards. Calling it twice is fine."""
+        if self.target is not None:
+            self.target.close()
+        self.target = self.drafter = self.offload = None  # type: ignore[assignment]
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _check(self, ids: Sequence[int], max_new_tokens: int) -> None:
+        config = self.target.config
+        context = getattr(config, "max_position_embeddings", None)
+        if context and len(ids) + max_new_tokens > context:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and the limit is {max_new_tokens} new ones; together they pass the "
+                f"model's context of {context}, so shorten one of them"
+            )
+        wrong = next((token for token in ids if not 0 <= token < config.vocab_size), None)
+        if wrong is not None:
+            raise ValueError(f"token {wrong} is outside the target's vocabulary of {config.vocab_size}")
+
+
+def load_engine(
+    target: str | Path = "embedded",
+    *,
+    drafter: str | Path | None = None,
+    slots_per_layer: int | None = None,
+    cleared: bool = False,
+    link: Link | float | None = None,
+    draft: DraftConfig | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    attention: str = "sdpa",
+    kernel: str = "grouped_mm",
+    overlap: bool | None = None,
+    self_test: bool = True,
+) -> Engine:
+    """Load a target with its experts in host memory, and its drafter.
+
+    target: "embedded" (the small pair that ships with the package), a folder, or a hub id. drafter: likewise; the
+        embedded target brings its own, any other target without one decodes with AR only.
+    slots_per_layer: experts of each layer that fit on the device; None for all.
+    cleared: empty the expert cache before every forward ("without the cache").
+    link: an emulated link's milliseconds per expert, or a Link; None copies without delay (on CUDA: a real link).
+    draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one. dtype: float32 on a CPU, else
+        the checkpoint's. kernel: the experts function of Transformers. overlap: run hits while misses are copied;
+        by default on CUDA only, where a kernel call costs the host little.
+    Raises ValueError (CheckpointError) with one sentence for whatever does not fit.
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    embedded = target == "embedded"
+    folder = embedded_pair.target_folder() if embedded else target
+    if embedded and drafter is None:
+        drafter = embedded_pair.drafter_folder()
+    draft = draft or DraftConfig()
+    with open_checkpoint(folder) as checkpoint:
+        if dtype is None:
+            dtype = torch.float32 if device.type == "cpu" else _stored_dtype(checkpoint.config)
+        model = build_skeleton(checkpoint, dtype=dtype, attention=attention)
+        modules = named_moe_modules(model)
+        experts = max(module.num_experts for _, module in modules)
+        slots = experts if slots_per_layer is None else slots_per_layer
+        if not (isinstance(slots, int) and 1 <= slots <= experts):
+            raise ValueError(f"slots per layer must be between 1 and the target's {experts} experts; got {slots}")
+        link = _link(link, device)
+        fill_skeleton(model, checkpoint, dtype=dtype, device=device)
+        host = load_host_experts(checkpoint, modules, dtype=dtype, pin=device.type == "cuda")
+        facts = read_target_facts(checkpoint.config, name="embedded" if embedded else str(target))
+        eos = _eos(checkpoint.folder, checkpoint.config)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
+    offload = Offload(
+        model,
+        host,
+        slots=slots,
+        link=link,
+        cleared=cleared,
+        overlap=device.type == "cuda" if overlap is None else overlap,
+        kernel=kernel,
+        device=device,
+    )
+    session, report = None, None
+    if drafter is not None:
+        head, vocabulary, report = read_drafter(
+            drafter,
+            target=facts,
+            dtype=dtype,
+            device=device,
+            target_embedding=model.get_input_embeddings().weight,
+            target_lm_head=model.get_output_embeddings().weight,
+        )
+        session = Eagle3Drafter(head, target_ids=vocabulary.target_ids, config=draft, eos=eos, device=device)
+    aux = session.head.config.aux_layer_ids if session is not None else ()
+    offloaded = OffloadedTarget(model, offload, aux_layer_ids=aux, device=device)
+    if self_test:
+        tree_self_test(offloaded)
+    settings = {
+        "target": facts.name,
+        "drafter": None if drafter is None else ("embedded" if embedded else str(drafter)),
+        "draft": {"top_k": draft.top_k, "depth": draft.depth, "max_pool": draft.max_pool},
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": str(device),
+        "attention": attention,
+        "kernel": kernel,
+        "slots_per_layer": slots,
+        "cleared": cleared,
+        "link": link.describe(),
+    }
+    return Engine(offloaded, session, tokenizer, eos=eos, settings=settings, report=report)
+
+
+def _link(link: Link | float | None, device: torch.device) -> Link:
+    if link is None:
+        return CudaLink(device) if device.type == "cuda" else InstantLink()
+    if isinstance(link, (int, float)):
+        if device.type != "cpu":
+            raise ValueError("an emulated link (milliseconds per expert) stands in for one on a CPU; on CUDA leave link out")
+        return EmulatedLink(link)
+    return link
+
+
+def _stored_dtype(config: dict[str, Any]) -> torch.dtype:
+    name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    return getattr(torch, str(name).removeprefix("torch."))
+
+
+def _eos(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """End-of-sequence ids: a generation_config.json overrides config.json; each may hold one id or a list."""
+    path = folder / "generation_config.json"
+    found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+    found = config.get("eos_token_id") if found is None else found
+    return tuple(found) if isinstance(found, list) else (() if found is None else (found,))

@@ -1,0 +1,86 @@
+"""Which expert sits in which slot of one layer: the LRU expert cache of Section 2, as plain bookkeeping.
+
+No weights live here. A forward asks the cache to `serve` the experts it needs; the answer is a list of waves, each
+naming the experts to copy into slots and the experts to run then. If everything fits there is one wave; with fewer
+slots than experts, down to a single slot, later waves overwrite slots whose expert has already run. An expert is copied
+at most once in a pass, and none is overwritten before it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """One step of a layer pass: copy `loads`, then run `experts` from their slots."""
+
+    loads: tuple[tuple[int, int], ...]  # (expert, slot) to copy host to device
+    hits: tuple[tuple[int, int], ...]  # (expert, slot) that ran from a slot filled before this pass
+
+
+class ExpertCache:
+    """LRU slots of one layer.
+
+    slots: experts that fit; experts: experts of the layer. Raises ValueError unless 1 <= slots <= experts.
+    """
+
+    def __init__(self, *, slots: int, experts: int) -> None:
+        if not 1 <= slots <= experts:
+            raise ValueError(f"slots per layer must be between 1 and the layer's {experts} experts; got {slots}")
+        self.slots, self.experts = slots, experts
+        self.slot_of: dict[int, int] = {}  # expert -> slot, least recently used first
+        self._free = list(range(slots - 1, -1, -1))
+
+    def clear(self) -> None:
+        """Forget everything: the next pass misses all its experts."""
+        self.slot_of.clear()
+        self._free = list(range(self.slots - 1, -1, -1))
+
+    def serve(self, uses: Sequence[int]) -> list[Wave]:
+        """Plan a pass over `uses`, the experts in the order in which the rows use them (repeats allowed).
+
+        Recency follows the last row that uses an expert, so a pass wider than the slots (a prefill) leaves behind what
+        its last tokens used, not what a loop happened to load last.
+        """
+        slot_of = self.slot_of
+        order = dict.fromkeys(reversed(uses))  # distinct experts, last used first
+        if len(order) <= self.slots:
+            missing = [expert for expert in order if expert not in slot_of]
+            if not missing:
+                self._touch(order)
+                return [Wave((), tuple((expert, slot_of[expert]) for expert in order))]
+        needed = list(order)[::-1]  # last used last
+        hits = tuple((expert, slot_of[expert]) for expert in needed if expert in slot_of)
+        missing = [expert for expert in needed if expert not in slot_of]
+        # Victims, first to go first: residents this pass does not need, then its experts as they have run.
+        idle = [expert for expert in slot_of if expert not in order]
+        waves: list[Wave] = []
+        ran: list[int] = []
+        at = 0
+        while at < len(missing) or not waves:
+            loads = []
+            while at < len(missing) and (self._free or idle or ran):
+                slot = self._free.pop() if self._free else slot_of.pop((idle or ran).pop(0))
+                loads.append((missing[at], slot))
+                at += 1
+            slot_of.update(loads)
+            waves.append(Wave(tuple(loads), () if waves else hits))
+            ran = _by_last_use([*ran, *(expert for expert, _ in (*waves[-1].hits, *loads))], order)
+        self._touch(order)
+        return waves
+
+    def _touch(self, order: dict[int, None]) -> None:
+        """Make the pass's experts the most recent, the last used last."""
+        slot_of = self.slot_of
+        for expert in reversed(order):
+            slot = slot_of.pop(expert, None)
+            if slot is not None:
+                slot_of[expert] = slot
+
+
+def _by_last_use(experts: list[int], order: dict[int, None]) -> list[int]:
+    """Least recently used first; `order` has the last used first."""
+    rank = {expert: -i for i, expert in enumerate(order)}
+    return sorted(experts, key=rank.__getitem__)

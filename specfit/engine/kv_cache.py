@@ -1,0 +1,81 @@
+"""The target's KV cache: the library's cache container over layers that grow in place and keep chosen rows.
+
+After a tree forward the accepted path is scattered among the rejected rows. `compact` moves the kept rows together;
+nothing else is copied. `Cache.crop` is not used: its argument changed meaning between releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+GROWTH = 256  # positions added at a time
+
+
+class KeepingLayer(CacheLayerMixin):
+    """Keys and values of one layer in buffers with room to grow; keys and values may differ in width."""
+
+    is_croppable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = (_room(states, GROWTH) for states in (key_states, value_states))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start, end = self.length, self.length + key_states.shape[2]
+        if end > self.keys.shape[2]:
+            self.keys, self.values = (
+                torch.cat((buffer, _room(buffer, end - start + GROWTH)), dim=2) for buffer in (self.keys, self.values)
+            )
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of the positions from `start` on, keep `rows` (ascending offsets), moved together; drop the rest."""
+        end = start + len(rows)
+        if list(rows) != list(range(len(rows))):  # a chain's path already lies in place
+            source = torch.tensor([start + row for row in rows], device=self.keys.device)
+            self.keys[:, :, start:end] = self.keys.index_select(2, source)
+            self.values[:, :, start:end] = self.values.index_select(2, source)
+        self.length = end
+
+
+class KVCache(Cache):
+    """One request's keys and values over all layers."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers=[KeepingLayer() for _ in range(layers)])
+
+    def __len__(self) -> int:
+        """Positions held."""
+        return self.layers[0].length
+
+    def compact(self, start: int, rows: Sequence[int]) -> None:
+        """Keep `rows` of the positions from `start` on, in every layer; afterwards the length is start + len(rows)."""
+        for layer in self.layers:
+            layer.keep(start, rows)
+
+
+def _room(like: Tensor, positions: int) -> Tensor:
+    batch, heads, _, width = like.shape
+    return like.new_zeros(batch, heads, positions, width)

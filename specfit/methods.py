@@ -1,0 +1,63 @@
+"""The compared methods (Table 1) as values: which nodes to verify, and whether the choice also stops the drafter.
+
+A policy is any function `(state: CycleState, cost: CostModel) -> Selection`. To compare a rule of your own, write the
+function and wrap it: `Method("mine", policy=my_rule)`. There is no registry.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specfit.objective import CostModel, CycleState, Selection
+from specfit.select import ExactPolicy, PrefixPolicy, root_only
+
+Policy = Callable[..., Selection]  # (state, cost), and seed=(nodes) where the rule can start from an earlier choice
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A rule for verification nodes and drafting depth.
+
+    Raises ValueError for adaptive depth without routes, a negative node limit, or a policy that is not callable.
+    """
+
+    name: str
+    policy: Policy
+    adaptive_depth: bool = False  # select after every level; stop when the choice takes no node of the newest
+    max_nodes: int = 7  # K; 0 never drafts
+    uses_routes: bool = True  # False: the policy sees no routes, and their conversion is not on its clock
+    seeded: bool = field(init=False, default=False)  # the policy takes the previous level's choice as `seed`
+
+    def __post_init__(self) -> None:
+        if not callable(self.policy):
+            raise ValueError(f"method {self.name!r} needs a callable policy (state, cost) -> Selection")
+        if self.max_nodes < 0:
+            raise ValueError(f"method {self.name!r} has max_nodes = {self.max_nodes}; expected 0 or more")
+        object.__setattr__(self, "seeded", "seed" in inspect.signature(self.policy).parameters)
+
+    def select(self, state: CycleState, cost: CostModel, *, seed: tuple[int, ...] = ()) -> Selection:
+        """The policy's choice; `seed` is an earlier choice over a prefix of the pool, used where it helps."""
+        return self.policy(state, cost, seed=seed) if self.seeded else self.policy(state, cost)
+
+
+AR = Method("ar", policy=root_only, max_nodes=0, uses_routes=False)
+EAGLE3 = Method("eagle3", policy=PrefixPolicy(max_nodes=7), uses_routes=False)
+SPECFIT = Method("specfit", policy=ExactPolicy(max_nodes=7), adaptive_depth=True)
+
+
+def with_max_nodes(method: Method, max_nodes: int) -> Method:
+    """EAGLE3 or SPECFIT with another K; AR stays as it is."""
+    if method.max_nodes == 0:
+        return method
+    policies = {EAGLE3.name: PrefixPolicy, SPECFIT.name: ExactPolicy}
+    if method.name not in policies:
+        raise ValueError(f"method {method.name!r} is not AR, EAGLE3 or SPECFIT; build its Method with max_nodes instead")
+    return Method(
+        method.name,
+        policy=policies[method.name](max_nodes=max_nodes),
+        adaptive_depth=method.adaptive_depth,
+        max_nodes=max_nodes,
+        uses_routes=method.uses_routes,
+    )
