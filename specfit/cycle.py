@@ -107,7 +107,15 @@ class Decoding:
     def __iter__(self) -> Iterator[CycleRecord]:
         return self._cycles
 
-    def _run(self) -> Iterator[CycleRecord]:
+    @property
+    def context(self) -> list[int]:
+        """Prompt and output so far, the pending token last; do not change it."""
+        return self._context
+
+    def prefill(self) -> None:
+        """Run the prompt and emit the first token; iterating does it by itself where this was not called."""
+        if self.output:
+            return
         start = self._clock()
         verdict = self._target.prefill(self.prompt)
         features = self._target.commit(())
@@ -117,6 +125,9 @@ class Decoding:
             self._drafter.catch_up()  # the drafter's pass over the prompt belongs to prefill
         self.prefill_counts = verdict.counts
         self.prefill_ms = self.request_ms = 1e3 * (self._clock() - start)
+
+    def _run(self) -> Iterator[CycleRecord]:
+        self.prefill()
         index = 0
         while not self.stop_reason:
             yield self._cycle(index)

@@ -4,6 +4,7 @@
     requests.jsonl  one line per finished request; a request counts only when its line is there
     cycles.jsonl    one line per cycle, in the order of the requests; written before the request's line
     routes.bin      rows of ceil(layers * experts / 8) bytes, little bit order; cycles name the rows they use
+    failures.jsonl  one line per request that could not be done, with the reason
     sessions.jsonl  one line per time the run was opened for writing: when, and on which machine
     complete.json   how many requests the finished run has; missing or another number: the run was cut short
     lock            who is writing
@@ -15,39 +16,37 @@ in requests.torn) and the request is done again.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from specfit.folder_lock import FolderLock
-from specfit.record_lines import (
-    RunError,
-    cycle_from_line,
-    cycle_line,
-    json_line,
-    plain,
-    request_from_line,
-    request_line,
-)
+from specfit.record_lines import RunError, cycle_line, json_line, plain, request_line
 from specfit.records import RequestRecord, RunRecord
-from specfit.routes import Routes, pack_bitmaps, unpack_bitmaps
+from specfit.routes import Routes, pack_bitmaps
+from specfit.run_reading import (
+    FORMAT,
+    differences,
+    in_words,
+    load_failures,
+    load_run,
+    of_the_run,
+    read_header,
+    row_bytes,
+    scan,
+)
+from specfit.safe_files import new_folder, replace_file, safe_name, write_all
 
-__all__ = ["RunError", "RunWriter", "load_run", "save_run"]
+__all__ = ["RunError", "RunWriter", "load_failures", "load_run", "new_folder", "safe_name", "save_run"]
 
-FORMAT = {"format": "specfit-run", "version": 1}
 DATA_FILES = ("routes.bin", "cycles.jsonl", "requests.jsonl")  # in the order in which a request is written
 BEFORE_A_RUN = {"lock", "run.json.new"}  # what a writer killed while creating a run may leave
-OF_A_SESSION = {"start", "started", "start_time", "date", "machine", "pid"}  # may differ when a run is resumed
 
 
 class RunWriter:
@@ -63,7 +62,7 @@ class RunWriter:
         self._layers, self._experts = layers, experts
         self._lock = lock
         self._files: dict[str, FileIO] = {}
-        self._finished: list[str] = []
+        self._finished: dict[str, None] = {}
         self._known_tokens: set[int] = set()
         self._rows = 0
 
@@ -94,7 +93,7 @@ class RunWriter:
             "settings": plain(settings, "settings"),
             "machine": plain(machine, "machine"),
         }
-        with _in_words(folder, "opening the run"):
+        with in_words(folder, "opening the run"):
             _check_usable(folder)
             folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -120,32 +119,52 @@ class RunWriter:
         """Store a finished request; when this returns, it survives a kill or a power cut.
 
         tokens: texts of token ids that occur in it; the first text of an id stays.
-        Raises RunError, and leaves the folder as it was, for a request that is already there or cannot be stored.
+        Raises RunError for a request that is already there or holds what JSON cannot, and, after closing the run with
+        its finished requests intact, when the disk takes no more.
         """
         if not self._files:
-            raise RunError(f"the run in {self.folder} is closed; open it again to append request {request.request_id!r}")
+            raise RunError(
+                f"the run in {self.folder} is closed; open it again to append request {request.request_id!r}"
+            )
         if request.request_id in self._finished:
             raise RunError(f"request {request.request_id!r} is already in {self.folder}; skip the ids in `finished`")
         new_tokens = {token: text for token, text in (tokens or {}).items() if token not in self._known_tokens}
         rows: dict[int, int] = {}  # bitmap -> row; equal bitmaps of a request share one
-        cycles = b""
+        lines: list[bytes] = []
         for cycle in request.cycles:
-            for routes in (cycle.estimate, cycle.truth and cycle.truth.routes, cycle.verified):
+            for routes in (cycle.estimate, cycle.truth.routes if cycle.truth else None, cycle.verified):
                 self._check_shape(routes, request.request_id, cycle.index)
-            cycles += cycle_line(request.request_id, cycle, lambda b: rows.setdefault(b, self._rows + len(rows)))
+            lines.append(cycle_line(request.request_id, cycle, lambda b: rows.setdefault(b, self._rows + len(rows))))
         line = request_line(request, route_rows=len(rows), tokens=new_tokens)
         packed = pack_bitmaps(list(rows), layers=self._layers, experts=self._experts).tobytes()
-        with _in_words(self.folder, f"saving request {request.request_id!r}", kept=len(self._finished)):
-            self._write(dict(zip(DATA_FILES, (packed, cycles, line), strict=True)))
-        self._rows += len(rows)
-        self._known_tokens.update(new_tokens)
-        self._finished.append(request.request_id)
+        with in_words(self.folder, f"saving request {request.request_id!r}", kept=len(self._finished)):
+            sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+            try:
+                for name, data in zip(DATA_FILES, (packed, b"".join(lines), line), strict=True):
+                    write_all(self._files[name], data)
+                    os.fsync(self._files[name].fileno())
+                self._rows += len(rows)
+                self._known_tokens.update(new_tokens)
+                self._finished[request.request_id] = None
+            except BaseException:  # a full disk, Ctrl-C: give the room back; where even that fails, `open` does it
+                with suppress(OSError):
+                    for name in reversed(DATA_FILES):
+                        self._files[name].truncate(sizes[name])
+                self._finished.pop(request.request_id, None)
+                self.close()
+                raise
+
+    def append_failure(self, request_id: str, reason: str) -> None:
+        """Note that a request could not be done; it is not finished, so a resumed run tries it again."""
+        failure = {"request_id": request_id, "reason": reason, "at": _now()}
+        self._append_line("failures.jsonl", failure, f"noting the failure of request {request_id!r}")
 
     def finish(self) -> None:
         """Mark the run complete and close it."""
-        with _in_words(self.folder, "marking the run complete", kept=len(self._finished)):
+        mark = json_line({"requests": len(self._finished)}, "complete.json")
+        with in_words(self.folder, "marking the run complete", kept=len(self._finished)):
             if self._files:
-                _replace(self.folder / "complete.json", json_line({"requests": len(self._finished)}, "complete.json"))
+                replace_file(self.folder / "complete.json", mark)
         self.close()
 
     def close(self) -> None:
@@ -169,44 +188,31 @@ class RunWriter:
     def _start(self, header: dict[str, Any]) -> None:
         """Create the run's files, or cut an existing run back to its last finished request."""
         if (self.folder / "run.json").exists():
-            first = _read_header(self.folder)
+            first = read_header(self.folder)
             _check_same(self.folder, first, header)
             self._note_machine(first["machine"], header["machine"])
         else:
             for name in DATA_FILES:
                 (self.folder / name).touch()
-            _replace(self.folder / "run.json", json.dumps(header, indent=1, allow_nan=False).encode() + b"\n")
-        found = _scan(self.folder, header)
-        self._finished = [line["request_id"] for line in found.lines]
+            replace_file(self.folder / "run.json", json.dumps(header, indent=1, allow_nan=False).encode() + b"\n")
+        found = scan(self.folder, header)
+        self._finished = {line["request_id"]: None for line in found.lines}
         self._known_tokens = {int(token) for line in found.lines for token in line["token_texts"]}
         self._rows = found.rows
         if found.torn:
             with open(self.folder / "requests.torn", "ab") as torn:
                 torn.write(found.torn + b"\n")
-        sizes = (found.rows * _row_bytes(header), found.cycles_size, found.requests_size)
+        sizes = (found.rows * row_bytes(header), found.cycles_size, found.requests_size)
         for name, size in zip(DATA_FILES, sizes, strict=True):
             os.truncate(self.folder / name, size)
             self._files[name] = open(self.folder / name, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         if found.unended:
-            _write_all(self._files["requests.jsonl"], b"\n")
-        with open(self.folder / "sessions.jsonl", "ab", buffering=0) as sessions:
-            opened = datetime.now().astimezone().isoformat(timespec="milliseconds")
-            _write_all(sessions, json_line({"opened": opened, "machine": header["machine"]}, "session"))
+            write_all(self._files["requests.jsonl"], b"\n")
+        self._append_line("sessions.jsonl", {"opened": _now(), "machine": header["machine"]}, "opening the run")
 
-    def _write(self, parts: Mapping[str, bytes]) -> None:
-        """Append to each file and flush it to the disk, in order; whatever goes wrong, the files end as they began."""
-        sizes = {name: os.fstat(self._files[name].fileno()).st_size for name in parts}
-        try:
-            for name, data in parts.items():
-                _write_all(self._files[name], data)
-                os.fsync(self._files[name].fileno())
-        except BaseException:
-            try:
-                for name, size in reversed(sizes.items()):
-                    self._files[name].truncate(size)
-            except OSError:
-                self.close()  # the next `open` cuts the rest away
-            raise
+    def _append_line(self, name: str, line: Mapping[str, Any], doing: str) -> None:
+        with in_words(self.folder, doing, kept=len(self._finished)), open(self.folder / name, "ab", 0) as file:
+            write_all(file, json_line(line, doing))
 
     def _check_shape(self, routes: Routes | None, request_id: str, cycle: int) -> None:
         if routes is not None and (routes.layers, routes.experts) != (self._layers, self._experts):
@@ -216,54 +222,16 @@ class RunWriter:
             )
 
     def _note_machine(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        changes = _differences(_without_session(first), _without_session(now))
+        changes = differences(of_the_run(first), of_the_run(now))
         if changes:
-            self.notes += (f"this run began on another machine ({'; '.join(changes)}); its times are not comparable",)
-
-
-def load_run(folder: str | Path) -> RunRecord:
-    """The run in a folder; `complete` is False for one cut short or still being written.
-
-    Raises RunError for a folder that is no run or of another format version, or for damage (names file and line).
-    """
-    folder = Path(folder)
-    with _in_words(folder, "reading the run"):
-        header = _read_header(folder)
-        found = _scan(folder, header)
-        width, layers, experts = _row_bytes(header), header["layers"], header["experts"]
-        packed = np.fromfile(folder / "routes.bin", np.uint8, count=found.rows * width).reshape(-1, width)
-        bitmaps = unpack_bitmaps(packed)
-        data = (folder / "cycles.jsonl").read_bytes()[: found.cycles_size]
-    lines = enumerate(data.split(b"\n")[:-1], start=1)
-    requests, tokens = [], {}
-    for number, line in enumerate(found.lines, start=1):
-        cycles = []
-        for index in range(line["cycles"]):
-            at, raw = next(lines)
-            with _at_line(folder / "cycles.jsonl", at):
-                cycle = json.loads(raw)
-                if (cycle["request_id"], cycle["index"]) != (line["request_id"], index):
-                    raise ValueError(f"expected cycle {index} of request {line['request_id']!r}")
-                cycles.append(cycle_from_line(cycle, bitmaps, layers=layers, experts=experts))
-        with _at_line(folder / "requests.jsonl", number):
-            requests.append(request_from_line(line, cycles))
-            tokens.update({int(token): text for token, text in line["token_texts"].items()})
-    return RunRecord(
-        settings=header["settings"],
-        machine=header["machine"],
-        requests=tuple(requests),
-        layers=layers,
-        experts=experts,
-        tokens=tokens,
-        complete=_marked_complete(folder, len(requests)),
-    )
+            self.notes += (
+                f"this run began on another machine or with other versions ({'; '.join(changes)}); its times may not compare",
+            )
 
 
 def save_run(folder: str | Path, run: RunRecord) -> None:
     """Write a run held in memory to a new folder (or the rest of it to a folder that holds its beginning)."""
-    writer = RunWriter.open(
-        folder, settings=run.settings, machine=run.machine, layers=run.layers, experts=run.experts
-    )
+    writer = RunWriter.open(folder, settings=run.settings, machine=run.machine, layers=run.layers, experts=run.experts)
     try:
         for request in run.requests:
             if request.request_id not in writer.finished:
@@ -272,3 +240,35 @@ def save_run(folder: str | Path, run: RunRecord) -> None:
             writer.finish()
     finally:
         writer.close()
+
+
+def _now() -> str:
+    """The time with its offset; durations are measured elsewhere, with a clock that cannot jump."""
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+# -- may this run go on here? ----------------------------------------------------------------------------------------
+
+
+def _check_usable(folder: Path) -> None:
+    """RunError unless the folder is new, empty, or a run (also one killed while it was being created)."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; a run needs a folder of its own")
+    if not folder.exists() or (folder / "run.json").exists():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name not in BEFORE_A_RUN and not (path.name in DATA_FILES and path.stat().st_size == 0):
+            raise RunError(f"{folder} is no run but holds {path.name!r}; choose a new or an empty folder")
+
+
+def _check_same(folder: Path, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """RunError that names every setting in which a resumed run differs."""
+    changes = differences(
+        {"layers": first["layers"], "experts": first["experts"], **of_the_run(first["settings"])},
+        {"layers": now["layers"], "experts": now["experts"], **of_the_run(now["settings"])},
+    )
+    if changes:
+        raise RunError(
+            f"{folder} holds a run of another configuration ({'; '.join(changes)}); "
+            "choose another folder, or give it the same settings to resume it"
+        )

@@ -82,10 +82,10 @@ class Atlas:
         return Atlas(map(disturb, self.trajectories), experts=self.experts, made_with=self.made_with)
 
     def check(self, settings: dict) -> None:
-        """ValueError, naming what differs, unless the atlas was made with the same target, drafter and draft."""
-        differing = [key for key, value in self.made_with.items() if settings.get(key) != value]
+        """ValueError, naming what differs, unless the atlas was made with these settings (`Engine.route_settings`)."""
+        differing = [key for key, value in settings.items() if self.made_with.get(key, value) != value]
         if differing:
-            found = "; ".join(f"{key}: {self.made_with[key]} then, {settings.get(key)} now" for key in differing)
+            found = "; ".join(f"{key}: {self.made_with[key]} then, {settings[key]} now" for key in differing)
             raise ValueError(f"the atlas is stale ({found}); record it again with the present settings")
 
     def _entry(self, context: Sequence[int], pool: DraftPool) -> AtlasEntry:
@@ -151,19 +151,20 @@ def record_atlas(
     max_new_tokens: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Atlas:
-    """Decode each prompt greedily, one token a step, and query the target over the full pool at every position.
+    """The atlas of some prompts.
 
-    Every position is recorded, so the atlas serves any policy, cost and cache; an engine with all experts resident and
-    no link records fastest. `progress` is told the number of finished prompts.
+    Every position is recorded, so it serves any policy, cost and cache; an engine with all experts resident and no
+    link records fastest. `progress` is told the number of finished prompts.
     """
     trajectories = []
     for prompt in prompts:
-        trajectories.append(_record(engine, tuple(prompt), max_new_tokens))
+        trajectories.append(record_trajectory(engine, prompt, max_new_tokens=max_new_tokens))
         progress(len(trajectories))
-    return Atlas(trajectories, experts=engine.offload.experts, made_with=engine.route_settings)
+    return Atlas(trajectories, experts=engine.experts, made_with=engine.route_settings)
 
 
-def _record(engine: Engine, prompt: tuple[int, ...], max_new_tokens: int) -> Trajectory:
+def record_trajectory(engine: Engine, prompt: Sequence[int], *, max_new_tokens: int) -> Trajectory:
+    """Decode one prompt greedily, one token a step, and query the target over the full pool at every position."""
     target, drafter = engine.target, engine.drafter
     if drafter is None:
         raise ValueError("an atlas holds routes of drafted pools; load the engine with a drafter")
@@ -180,7 +181,7 @@ def _record(engine: Engine, prompt: tuple[int, ...], max_new_tokens: int) -> Tra
         entries.append(AtlasEntry(pool.tokens, pool.parents, indices, verdict.next_tokens))
         output.append(verdict.next_tokens[0])
         drafter.extend(output[-1:], target.commit((0,)))
-    return Trajectory(prompt, tuple(output), tuple(entries))
+    return Trajectory(tuple(prompt), tuple(output), tuple(entries))
 
 
 def _lies_on(trajectory: Trajectory, context: Sequence[int]) -> bool:

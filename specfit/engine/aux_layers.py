@@ -51,12 +51,12 @@ def read_aux_ids(
     return tuple(ids), rule
 
 
-def check_list(ids, layers: int) -> None:
+def check_list(ids: object, layers: int) -> None:
     if not isinstance(ids, (list, tuple)) or not ids:
         raise CheckpointError(f"target layer ids must be a list of numbers below {layers}; got {ids!r}")
 
 
-def check_id(value) -> int:
+def check_id(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise CheckpointError(f"target layer id {value!r} is not a whole number; write it without quotes")
     if value < 0:
@@ -64,7 +64,7 @@ def check_id(value) -> int:
     return value
 
 
-def check_feature_width(shapes: Shapes, aux_ids: tuple[int, ...], target: TargetFacts, *, stated_count) -> None:
+def check_feature_width(shapes: Shapes, aux_ids: tuple[int, ...], target: TargetFacts, *, stated_count: object) -> None:
     found, expected = shapes["fc.weight"][-1], len(aux_ids) * target.hidden_size
     if found != expected:
         raise CheckpointError(

@@ -7,12 +7,12 @@ Opening reads only the files' headers, so a torn download is reported before any
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -43,12 +43,12 @@ class Checkpoint:
         self.folder = folder
         self.config = config  # config.json as plain JSON
         self.tensors = MappingProxyType(dict(tensors))  # name -> TensorEntry
-        self._open_files = {}
+        self._open_files: dict[Path, Any] = {}
 
     @cached_property
     def names_by_layer(self) -> dict[int, list[str]]:
         """Tensor names under each decoder layer; an extra prediction module (mtp.layers.0...) is not one."""
-        grouped = {}
+        grouped: dict[int, list[str]] = {}
         for name in self.tensors:
             if match := LAYER.match(name):
                 grouped.setdefault(int(match[1]), []).append(name)
@@ -68,10 +68,10 @@ class Checkpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read(self, name: str, read) -> Tensor:
+    def _read(self, name: str, read: Callable[[Any], Tensor]) -> Tensor:
         if name not in self.tensors:
             raise CheckpointError(f"{self.folder} holds no tensor named {name}; it holds {some(self.tensors)}")
         path = self.tensors[name].file
@@ -162,9 +162,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         try:
             header = json.loads(file.read(length))
             header.pop("__metadata__", None)
-            entries = {
-                name: TensorEntry(path, tuple(value["shape"]), value["dtype"]) for name, value in header.items()
-            }
+            entries = {name: TensorEntry(path, tuple(value["shape"]), value["dtype"]) for name, value in header.items()}
             ends = {name: value["data_offsets"] for name, value in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} is not a safetensors file (unreadable header); fetch it again") from error
@@ -198,13 +196,15 @@ def _read_shards(folder: Path, index: Path) -> dict[str, TensorEntry]:
         entries = read_header(folder / shard)
         for name in names:
             if name not in entries:
-                raise CheckpointError(f"{index.name} places {name} in {shard}, which does not hold it; fetch both again")
+                raise CheckpointError(
+                    f"{index.name} places {name} in {shard}, which does not hold it; fetch both again"
+                )
             tensors[name] = entries[name]
     return tensors
 
 
 def read_all(path_or_id: str | Path, *, local_files_only: bool = False) -> tuple[Path, dict, dict[str, Tensor]]:
-    """Folder, config and every tensor of a small checkpoint: safetensors, else pytorch_model.bin (never unpickled code)."""
+    """Folder, config and every tensor of a small checkpoint: safetensors, else .bin (tensors only, no code)."""
     folder = checkpoint_folder(path_or_id, local_files_only=local_files_only)
     bins = [] if any(folder.glob("*.safetensors*")) else sorted(folder.glob("pytorch_model*.bin"))
     if not bins:
@@ -222,8 +222,10 @@ def read_all(path_or_id: str | Path, *, local_files_only: bool = False) -> tuple
         try:
             part = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises whatever the broken file leads it to
-            raise CheckpointError(f"{path} cannot be read as plain weights ({type(error).__name__}); fetch it again, "
-                                  "or convert it to safetensors") from error
+            raise CheckpointError(
+                f"{path} cannot be read as plain weights ({type(error).__name__}); fetch it again, "
+                "or convert it to safetensors"
+            ) from error
         part = part.get("state_dict", part) if isinstance(part, dict) else part
         if not isinstance(part, dict) or not all(isinstance(value, Tensor) for value in part.values()):
             raise CheckpointError(f"{path} is not a plain table of tensors; convert it to safetensors")
@@ -233,7 +235,8 @@ def read_all(path_or_id: str | Path, *, local_files_only: bool = False) -> tuple
 
 def refuse_quantized(config: Mapping, *, what: str) -> None:
     """Refuse packed weights from config.json alone: their bytes mean nothing without their scales."""
-    inner = config.get("text_config") or {}
+    inner = config.get("text_config")
+    inner = inner if isinstance(inner, Mapping) else {}
     for key in ("quantization_config", "compression_config"):
         found = config.get(key) or inner.get(key)
         if found:
@@ -244,7 +247,7 @@ def refuse_quantized(config: Mapping, *, what: str) -> None:
             )
 
 
-def some(names, most: int = 3) -> str:
+def some(names: Iterable, most: int = 3) -> str:
     """The first few names, and how many more there are."""
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""

@@ -20,7 +20,7 @@ from specfit.engine.checkpoint_files import (
 )
 from specfit.engine.draft_vocabulary import DraftVocabulary, read_vocabulary
 from specfit.engine.drafter_config import HeadPlan, Overrides, plan_head
-from specfit.engine.drafter_weights import StoredTensors, check_weights, sort_tensors
+from specfit.engine.drafter_weights import StoredTensors, check_weights, empty_head, sort_tensors
 from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
 from specfit.engine.expert_tensors import ExpertTensors, expert_tensors, ignored_tensors
 from specfit.engine.moe_shape import MoeShape, read_moe_shape
@@ -102,13 +102,14 @@ def read_drafter(
     config = plan.config
     borrowed, notes = _borrow(tensors, plan, raw, target, embedding=target_embedding, lm_head=target_lm_head)
     needs_embedding = "embed_tokens.weight" not in tensors.weights | borrowed
-    check_weights(tensors, config, from_target=frozenset(("embed_tokens.weight", *borrowed)))
+    head = empty_head(config)
+    check_weights(tensors, head, from_target=frozenset(("embed_tokens.weight", *borrowed)))
     vocabulary, vocabulary_warning = read_vocabulary(
         tensors.maps, size=config.draft_vocab_size, target_size=config.vocab_size
     )
     if vocabulary_warning:
         notes.append(vocabulary_warning)
-    head = _build(config, {**tensors.weights, **borrowed}, dtype=dtype, device=device)
+    _fill(head, tensors.weights, borrowed, dtype=dtype, device=device)
     report = LoadReport(
         source=str(folder),
         layout=plan.layout,
@@ -173,22 +174,35 @@ def _of_target(table: Tensor, target: TargetFacts, argument: str) -> Tensor:
     return table.detach()
 
 
-def _build(config: Eagle3Config, weights: dict[str, Tensor], *, dtype, device) -> Eagle3Head:
-    """Build the head around its tensors; whatever they leave out has no memory behind it and cannot be read."""
-    with torch.device("meta"):
-        head = Eagle3Head(config)
-    if "embed_tokens.weight" not in weights:
+def _fill(
+    head: Eagle3Head,
+    own: dict[str, Tensor],
+    borrowed: dict[str, Tensor],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> None:
+    """Give an empty head its tensors, and make it ready for inference.
+
+    The file's tensors are copied out of its memory map: a later overwrite of the file must not reach the head, and
+    products round differently on unaligned memory. Borrowed ones stay shared where dtype and device allow.
+    """
+    placed = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in own.items()}
+    for name, weight in borrowed.items():
+        tied = next((placed[other] for other, source in own.items() if source is weight), None)
+        placed[name] = tied if tied is not None else weight.to(device=device, dtype=dtype)
+    if "embed_tokens.weight" not in placed:
         head.embed_tokens = None
-    placed = {name: weight.to(device=device, dtype=dtype) for name, weight in weights.items()}
     head.load_state_dict(placed, strict=True, assign=True)
     assert not any(weight.is_meta for weight in head.state_dict().values())
-    return head.eval().requires_grad_(False).pack()
+    head.eval().requires_grad_(False).pack()
 
 
 def _verifier_warning(raw: dict, target: TargetFacts) -> list[str]:
     """A head for another model of the same sizes loads and drafts badly; its config may name its verifier."""
-    verifier = ((raw.get("speculators_config") or {}).get("verifier") or {}).get("name_or_path")
-    if not verifier or not target.name:
+    verifier = (raw.get("speculators_config") or {}).get("verifier")
+    verifier = verifier.get("name_or_path") if isinstance(verifier, dict) else verifier
+    if not isinstance(verifier, str) or not verifier or not target.name:
         return []
     if verifier.rstrip("/").split("/")[-1].lower() == target.name.rstrip("/").split("/")[-1].lower():
         return []

@@ -5,7 +5,7 @@ at inference, and is a free check of the offsets.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -16,11 +16,11 @@ OFFSETS = ("d2t", "draft_id_to_target_id")  # the same table under two names
 TOKEN_IDS = ("hot_token_id", "hot_token_ids")  # SGLang's: target ids themselves
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DraftVocabulary:
     size: int  # V_d
     target_size: int  # V_t
-    target_ids: Tensor | None  # (V_d,) int64, None for the identity
+    target_ids: Tensor | None = field(repr=False)  # (V_d,) int64, None for the identity
     description: str = ""
 
     def to_target(self, draft_ids: Tensor) -> Tensor:
@@ -32,9 +32,7 @@ class DraftVocabulary:
         return self if self.target_ids is None else replace(self, target_ids=self.target_ids.to(device))
 
 
-def read_vocabulary(
-    maps: Mapping[str, Tensor], *, size: int, target_size: int
-) -> tuple[DraftVocabulary, str | None]:
+def read_vocabulary(maps: Mapping[str, Tensor], *, size: int, target_size: int) -> tuple[DraftVocabulary, str | None]:
     """The vocabulary and a warning, from the map tensors of a file (by their names without prefix).
 
     Raises CheckpointError where a map is missing, has another length, leaves the target's vocabulary, names a token
@@ -48,8 +46,8 @@ def read_vocabulary(
                 "take a complete copy of the checkpoint"
             )
         return DraftVocabulary(size, target_size, None, f"all {size} target tokens"), None
-    _check_range(target_ids, target_size)
     _check_mask(target_ids, maps.get("t2d"), maps.get("d2t"), target_size)
+    _check_range(target_ids, target_size)
     first = torch.arange(size)
     if not torch.equal(target_ids, first):
         return DraftVocabulary(size, target_size, target_ids, f"{size} of {target_size} target tokens, by d2t"), None
@@ -71,7 +69,8 @@ def _target_ids(maps: Mapping[str, Tensor], size: int) -> Tensor | None:
                 f"{name} has shape {tuple(table.shape)}, draft_vocab_size asks for ({size},); they belong to "
                 "different checkpoints"
             )
-        if table.is_floating_point() and not torch.equal(table, table.round()) or table.dtype == torch.bool:
+        broken = table.is_floating_point() and not torch.equal(table, table.round())
+        if broken or table.dtype == torch.bool:
             raise CheckpointError(f"{name} holds {table.dtype} values; expected whole numbers")
         table = table.to(torch.int64)
         found[name] = table + torch.arange(size) if name in OFFSETS else table

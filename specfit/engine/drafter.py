@@ -61,6 +61,16 @@ class Eagle3Drafter:
         self._cache = _DraftCache()
         self._waiting, self._last = [], None
 
+    def snapshot(self) -> object:
+        """The state between two cycles, for `restore`."""
+        return self._cache.committed, list(self._waiting), self._last
+
+    def restore(self, state: object) -> None:
+        """Go back to a snapshot of this request, as if what came after had not been drafted."""
+        self._cache.committed, waiting, self._last = state  # type: ignore[misc]
+        self._waiting = list(waiting)
+        self._cache.drop_tree()
+
     def extend(self, tokens: Sequence[int], features: Tensor) -> None:
         """Note committed tokens and the features of the token before each, (1, len(tokens), n_aux * H_t)."""
         self._waiting.append((list(tokens), features))

@@ -6,15 +6,16 @@ and each rule is written once per layout. Shapes of the stored tensors settle wh
 file or of an architecture never makes something an EAGLE-3 head.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from specfit.engine.aux_layers import Shapes, check_feature_width, read_aux_ids
 from specfit.engine.checkpoint_files import CheckpointError, refuse_quantized, some
-from specfit.engine.drafter_keys import unknown_eagle_keys, unknown_keys
+from specfit.engine.drafter_keys import check_kinds, unknown_eagle_keys, unknown_keys
 from specfit.engine.drafter_rope import read_rope
 from specfit.engine.eagle3 import Eagle3Config
-from specfit.engine.target_facts import TargetFacts, whole
+from specfit.engine.target_facts import TargetFacts, is_number, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class HeadPlan:
 def plan_head(
     raw: Mapping,
     shapes: Shapes,
-    names_on_disk,
+    names_on_disk: Collection[str],
     *,
     target: TargetFacts,
     overrides: Overrides,
@@ -50,8 +51,10 @@ def plan_head(
     Raises CheckpointError for anything that is not an EAGLE-3 head, or is one in a way this head cannot follow.
     """
     refuse_quantized(raw, what="the drafter")
+    check_kinds(raw)
     nested = "transformer_layer_config" in raw or "speculators_model_type" in raw
     layer = (raw.get("transformer_layer_config") or {}) if nested else raw
+    check_kinds(layer)
     layout = name_layout(raw, names_on_disk, nested=nested)
     refuse_other_heads(raw, layer, shapes)
     refuse_unknown_keys(raw, layer, ignore_keys)
@@ -84,7 +87,7 @@ def plan_head(
         config = Eagle3Config(
             hidden_size=width,
             intermediate_size=whole(layer, "intermediate_size", what="the drafter"),
-            num_layers=whole(layer, "num_hidden_layers", what="the drafter", default=1),
+            num_layers=read_num_layers(layer, shapes),
             num_heads=heads,
             num_kv_heads=whole(layer, "num_key_value_heads", what="the drafter", default=heads),
             head_dim=head_dim,
@@ -121,16 +124,15 @@ def plan_head(
     return HeadPlan(config, layout, rules, tuple(warnings))
 
 
-def name_layout(raw: Mapping, names_on_disk, *, nested: bool) -> str:
+def name_layout(raw: Mapping, names_on_disk: Collection[str], *, nested: bool) -> str:
     """Whose file this is: some keys mean different things to different trainers."""
-    architectures = raw.get("architectures") or []
-    architectures = [architectures] if isinstance(architectures, str) else architectures
+    architectures = str(raw.get("architectures"))
     midlayer = any("midlayer." in name for name in names_on_disk)
     if nested:
         return "speculators"
     if "Eagle3LlamaForCausalLM" in architectures:
         return "AngelSlim"
-    if raw.get("eagle_config") or any(name.endswith("Eagle3") for name in architectures):
+    if raw.get("eagle_config") or re.search(r"\wEagle3\b", architectures):
         return "SpecForge / SGLang" if midlayer else "ModelOpt / SGLang"
     if raw.get("truncated_vocab_size") is not None:
         return "nebius"
@@ -139,10 +141,9 @@ def name_layout(raw: Mapping, names_on_disk, *, nested: bool) -> str:
 
 def refuse_other_heads(raw: Mapping, layer: Mapping, shapes: Shapes) -> None:
     """Other speculators, EAGLE-1/2 heads and ordinary language models, each by what gives it away."""
-    kinds = {raw.get("speculators_model_type"), (raw.get("speculators_config") or {}).get("algorithm")}
-    other = kinds - {None, "eagle3"}
-    if other:
-        raise CheckpointError(f"this is a {other.pop()!r} speculator; specfit reads eagle3 heads")
+    for kind in (raw.get("speculators_model_type"), (raw.get("speculators_config") or {}).get("algorithm")):
+        if kind not in (None, "eagle3"):
+            raise CheckpointError(f"this is a {kind!r} speculator; specfit reads eagle3 heads")
     eagle = raw.get("eagle_config") or {}
     if False in (eagle.get("use_aux_hidden_state"), raw.get("use_aux_hidden_state")):
         raise CheckpointError(
@@ -196,6 +197,17 @@ def refuse_sliding_window(layer: Mapping) -> None:
         )
 
 
+def read_num_layers(layer: Mapping, shapes: Shapes) -> int:
+    layers = whole(layer, "num_hidden_layers", what="the drafter", default=1)
+    stored = {name.split(".")[1] for name in shapes if name.startswith("layers.")}
+    if layers > len(stored):
+        raise CheckpointError(
+            f"the drafter lacks layers.{len(stored)}.*: config.json has num_hidden_layers {layers}, the file holds "
+            f"{len(stored)}; they belong to different checkpoints"
+        )
+    return layers
+
+
 def read_head_dim(layer: Mapping, shapes: Shapes, *, width: int, heads: int) -> tuple[int, str]:
     """config.json's head_dim or H / heads, whichever q_proj has: some trainers ignore the key."""
     stated = layer.get("head_dim")
@@ -219,7 +231,7 @@ def read_eps(layer: Mapping) -> tuple[float, str | None]:
     eps = layer.get("rms_norm_eps")
     if eps is None:
         return 1e-6, "config.json names no rms_norm_eps; 1e-06, transformers' own, is used"
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:
+    if not (is_number(eps) and 0 <= eps < 1):
         raise CheckpointError(f"rms_norm_eps is {eps!r}; expected a small number such as 1e-06")
     return float(eps), None
 
@@ -228,11 +240,7 @@ def read_flag(raw: Mapping, key: str, override: bool | None) -> tuple[bool, str]
     if override is not None:
         return override, "given by the caller"
     value = raw.get(key)
-    if value is None:
-        return False, "not in config.json"
-    if not isinstance(value, bool):
-        raise CheckpointError(f"{key} is {value!r} in config.json; expected true or false")
-    return value, "config.json"
+    return (False, "not in config.json") if value is None else (value, "config.json")
 
 
 def read_norm_output(raw: Mapping, *, nested: bool, override: bool | None) -> tuple[bool, str, str | None]:
@@ -261,7 +269,7 @@ def read_qk_norm(layer: Mapping, shapes: Shapes, *, nested: bool) -> tuple[bool,
     kind = layer.get("model_type")
     if nested:
         if kind not in (None, "llama", "qwen3"):
-            raise CheckpointError(f"transformer_layer_config has model_type {kind!r}; specfit reads llama and qwen3 layers")
+            raise CheckpointError(f"the drafter's layer has model_type {kind!r}; specfit reads llama and qwen3 layers")
         return kind == "qwen3", f"model_type {kind}"
     return "layers.0.self_attn.q_norm.weight" in shapes, "the tensors of the file"
 

@@ -4,6 +4,10 @@ A key in none of these tables, nor read by `drafter_config.py`, is refused by na
 given it a meaning, and a head that ignores it drafts badly without a word.
 """
 
+from collections.abc import Mapping
+
+from specfit.engine.checkpoint_files import CheckpointError
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -69,7 +73,32 @@ EAGLE_CONFIG_HARMLESS = {
 }
 
 
-def unknown_keys(config: dict, *, also: frozenset[str]) -> list[str]:
+# What a key must hold if it is there and not null.
+KINDS = {
+    dict: _words("transformer_layer_config eagle_config speculators_config rope_scaling rope_parameters"),
+    list: _words("layer_types"),
+    str: _words("model_type speculators_model_type hidden_act"),
+    bool: _words(
+        """
+        norm_before_residual norm_before_fc fc_norm norm_output attention_bias mlp_bias tie_word_embeddings
+        use_sliding_window use_aux_hidden_state
+        """
+    ),
+    int: _words("draft_vocab_size truncated_vocab_size target_hidden_size num_aux_hidden_states max_window_layers"),
+}
+KIND_NAMES = {dict: "an object", list: "a list", str: "a name", bool: "true or false", int: "a whole number"}
+
+
+def check_kinds(config: Mapping) -> None:
+    """Refuse a known key that holds another kind of value: 'false' in quotes, a number where a table belongs."""
+    for kind, keys in KINDS.items():
+        for key in keys:
+            value = config.get(key)
+            if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+                raise CheckpointError(f"{key} is {value!r} in config.json; expected {KIND_NAMES[kind]}")
+
+
+def unknown_keys(config: Mapping, *, also: frozenset[str]) -> list[str]:
     """Keys with a value that nothing here accounts for. null, and names starting with an underscore, say nothing."""
     return sorted(
         key
@@ -81,7 +110,7 @@ def unknown_keys(config: dict, *, also: frozenset[str]) -> list[str]:
     )
 
 
-def unknown_eagle_keys(eagle_config: dict) -> list[str]:
+def unknown_eagle_keys(eagle_config: Mapping) -> list[str]:
     """The same for the nested `eagle_config`; a known key with a value that changes the head counts as unknown."""
     return sorted(
         key

@@ -48,7 +48,10 @@ class StoredTensors:
 
 
 def sort_tensors(tensors: Mapping[str, Tensor]) -> StoredTensors:
-    weights, maps, unneeded, stored_names = {}, {}, [], {}
+    weights: dict[str, Tensor] = {}
+    maps: dict[str, Tensor] = {}
+    unneeded: list[str] = []
+    stored_names: dict[str, str] = {}
     for name, tensor in tensors.items():
         short = re.sub(r"^(model\.)?(midlayer\.)?", lambda match: "layers.0." if match[2] else "", name)
         if short in stored_names:
@@ -63,18 +66,20 @@ def sort_tensors(tensors: Mapping[str, Tensor]) -> StoredTensors:
     return StoredTensors(weights, maps, tuple(unneeded), stored_names)
 
 
-def expected_shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
-    """Every tensor the head needs; made without memory."""
+def empty_head(config: Eagle3Config) -> Eagle3Head:
+    """A head whose tensors have shapes and no memory: what is never filled in cannot be read by mistake."""
     with torch.device("meta"):
-        return {name: tuple(weight.shape) for name, weight in Eagle3Head(config).state_dict().items()}
+        return Eagle3Head(config)
 
 
-def check_weights(tensors: StoredTensors, config: Eagle3Config, *, from_target: frozenset[str]) -> None:
-    """Refuse, by stored name, tensors that are missing, unexpected, of another shape or dtype, or not finite.
+def check_weights(tensors: StoredTensors, head: Eagle3Head, *, from_target: frozenset[str]) -> None:
+    """Compare with what an empty `head` needs, and refuse by stored name what does not fit.
 
+    That is: tensors missing, unexpected, of another shape, of no plain dtype, or with values that are not finite.
     from_target: names the file may lack because the target has them.
     """
-    expected, stored = expected_shapes(config), tensors.stored_names
+    expected = {name: tuple(weight.shape) for name, weight in head.state_dict().items()}
+    stored = tensors.stored_names
     unexpected = [stored[name] for name in tensors.weights if name not in expected]
     if unexpected:
         raise CheckpointError(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from specfit.engine.rope import ROPE_TYPES, RopeTable, rope_frequencies, rotate
+from specfit.engine.rope import ROPE_TYPES, Rope, RopeTable, rope_frequencies, rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Eagle3Config:
     attention_bias: bool = False  # on q, k, v and o
     mlp_bias: bool = False  # on gate, up and down
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm exclude each other; both are true; keep one")
         if self.num_heads % self.num_kv_heads:
@@ -78,7 +78,7 @@ class Eagle3Head(nn.Module):
         super().__init__()
         self.config = config
         width, eps = config.hidden_size, config.rms_norm_eps
-        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        self.embed_tokens: nn.Embedding | None = nn.Embedding(config.vocab_size, width)
         if config.norm_before_fc:
             self.input_norm = RmsNorm(config.feature_size, eps)
         if config.fc_norm:
@@ -163,6 +163,7 @@ class Eagle3Head(nn.Module):
         Call it last, after loading and `.to(...)`: moving a parameter afterwards only undoes the joining.
         """
         for layer in self.layers:
+            assert isinstance(layer, Eagle3Layer)
             layer.pack()
         return self
 
@@ -182,7 +183,9 @@ class Eagle3Layer(nn.Module):
             self.hidden_norm = RmsNorm(width, eps)
         self.post_attention_layernorm = RmsNorm(width, eps)
 
-    def forward(self, embeddings: Tensor, hidden: Tensor, rope, mask: Tensor | None, cache) -> Tensor:
+    def forward(
+        self, embeddings: Tensor, hidden: Tensor, rope: Rope, mask: Tensor | None, cache: KeyValueCache | None
+    ) -> Tensor:
         residual = hidden
         if self.index == 0:
             hidden = self.hidden_norm(hidden)
@@ -213,20 +216,22 @@ class Eagle3Attention(nn.Module):
         self.k_norm = RmsNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.qkv: Packed | None = None
 
-    def forward(self, x: Tensor, rope, mask: Tensor | None, cache) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope, mask: Tensor | None, cache: KeyValueCache | None) -> Tensor:
         batch, rows, _ = x.shape
         joint = project(self.qkv, x, self.q_proj, self.k_proj, self.v_proj)
-        joint = joint.view(batch, rows, -1, self.head_dim).transpose(1, 2)  # (batch, heads + 2 kv_heads, rows, head_dim)
+        joint = joint.view(batch, rows, -1, self.head_dim).transpose(1, 2)  # (batch, all heads, rows, head_dim)
         turning, values = joint.split((self.heads + self.kv_heads, self.kv_heads), dim=1)
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             queries, keys = turning.split((self.heads, self.kv_heads), dim=1)
             turning = torch.cat((self.q_norm(queries), self.k_norm(keys)), dim=1)
         queries, keys = rotate(turning, rope).split((self.heads, self.kv_heads), dim=1)
         if cache is not None:
             keys, values = cache.update(self.index, keys, values)
-        mixed = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, enable_gqa=self.heads != self.kv_heads
-        )
+        shared = self.heads // self.kv_heads
+        if shared > 1 and mask is not None and x.is_cuda:  # else torch leaves its fast kernels
+            keys, values = keys.repeat_interleave(shared, dim=1), values.repeat_interleave(shared, dim=1)
+            shared = 1
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=shared > 1)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, rows, -1))
 
 
@@ -287,7 +292,11 @@ class Packed:
     @property
     def current(self) -> bool:
         """False once a parameter was moved or cast away from the stack."""
-        return all(l.weight.data_ptr() == at for l, at in zip(self.linears, self.addresses, strict=True))
+        return all(map(_starts_at, self.linears, self.addresses))
+
+
+def _starts_at(linear: nn.Linear, address: int) -> bool:
+    return linear.weight.data_ptr() == address
 
 
 def project(packed: Packed | None, x: Tensor, *linears: nn.Linear) -> Tensor:

@@ -105,6 +105,16 @@ class Engine:
             eos=self.eos,
         )
 
+    def room(self, prompt: Sequence[int], most: int = 256) -> int:
+        """New tokens that a prompt may get, `most` or what the context leaves; ValueError where it leaves none."""
+        context = getattr(self.target.config, "max_position_embeddings", None) or len(prompt) + most
+        if len(prompt) >= context:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the model's context holds {context}, so nothing can follow; "
+                "shorten it or leave it out (prompts are never cut)"
+            )
+        return min(most, context - len(prompt))
+
     def reset(self) -> None:
         """Empty the expert caches, as at the start of a method's request stream."""
         self.offload.clear()

@@ -14,9 +14,9 @@ from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, some
 
 OWN = re.compile(r"(?:^|\.)experts\.(\d+)\.(\w+)\.weight$")
 PARTS = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
-FUSED = re.compile(r"(?:experts\.(gate_up_proj|down_proj)|block_sparse_moe\.(input_linear|output_linear))(?:\.weight)?$")
+FUSED = re.compile(r"(?:experts\.(gate_up_proj|down_proj)|moe\.(input_linear|output_linear))(?:\.weight)?$")
 FUSED_PARTS = {"gate_up_proj": "gate_up", "input_linear": "gate_up", "down_proj": "down", "output_linear": "down"}
-ABOUT_EXPERTS = re.compile(r"(?:^|\.)experts\.|block_sparse_moe\.(?:input|output)_linear")
+ABOUT_EXPERTS = re.compile(r"(?:^|\.)experts\.|moe\.(?:input|output)_linear")
 PLAIN = ("F64", "F32", "F16", "BF16")
 
 
@@ -36,8 +36,7 @@ class ExpertTensors:
         if not 0 <= expert < self.experts:
             raise ValueError(f"layer {self.layer} has experts 0 to {self.experts - 1}; got {expert}")
         if self.fused:
-            gate_up, down = self.names[0]
-            return checkpoint.read_part(gate_up, expert), checkpoint.read_part(down, expert)
+            return checkpoint.read_part(self.names[0][0], expert), checkpoint.read_part(self.names[0][1], expert)
         gate, up, down = (checkpoint.read_tensor(name) for name in self.names[expert])
         return torch.cat((gate, up)), down
 
@@ -64,7 +63,8 @@ def ignored_tensors(checkpoint: Checkpoint, num_layers: int) -> dict[str, int]:
 
 
 def _find(checkpoint: Checkpoint, layer: int) -> ExpertTensors:
-    own, fused = {}, {}
+    own: dict[int, dict[str, str]] = {}  # expert -> part -> name
+    fused: dict[str, str] = {}  # part -> name
     for name in checkpoint.names_by_layer.get(layer, ()):
         if not ABOUT_EXPERTS.search(name):
             continue
@@ -76,11 +76,11 @@ def _find(checkpoint: Checkpoint, layer: int) -> ExpertTensors:
         elif match := FUSED.search(name):
             fused[FUSED_PARTS[match[1] or match[2]]] = name
         else:
-            raise CheckpointError(f"{name} belongs to the experts of layer {layer}, and specfit cannot use it{_why(name)}")
+            raise CheckpointError(f"{name} is part of layer {layer}'s experts, and specfit cannot use it{_why(name)}")
     for name in (*(name for parts in own.values() for name in parts.values()), *fused.values()):
         if checkpoint.tensors[name].dtype not in PLAIN:
             raise CheckpointError(
-                f"{name} is stored as {checkpoint.tensors[name].dtype}, which is quantized; take the unquantized checkpoint"
+                f"{name} is stored as {checkpoint.tensors[name].dtype}; take the unquantized checkpoint"
             )
     if own and fused:
         raise CheckpointError(f"layer {layer} holds its experts twice, apart and fused ({next(iter(fused.values()))})")
@@ -88,14 +88,16 @@ def _find(checkpoint: Checkpoint, layer: int) -> ExpertTensors:
         return _fused(checkpoint, layer, fused)
     if own:
         return _own(checkpoint, layer, own)
-    raise CheckpointError(f"{checkpoint.folder} holds no experts for layer {layer}; it may be dense, or a shard is missing")
+    raise CheckpointError(f"{checkpoint.folder} has no experts for layer {layer}; it is dense, or a shard is missing")
 
 
 def _own(checkpoint: Checkpoint, layer: int, own: dict[int, dict[str, str]]) -> ExpertTensors:
     missing = [expert for expert in range(max(own) + 1) if set(own.get(expert, ())) != {"gate", "up", "down"}]
     if missing:
         lacking = sorted({"gate", "up", "down"} - set(own.get(missing[0], ())))
-        raise CheckpointError(f"layer {layer}, expert {missing[0]} lacks its {some(lacking)} projection; fetch it again")
+        raise CheckpointError(
+            f"layer {layer}, expert {missing[0]} lacks its {some(lacking)} projection; fetch it again"
+        )
     shapes = [
         tuple(checkpoint.tensors[own[expert][part]].shape for part in ("gate", "up", "down"))
         for expert in range(len(own))

@@ -62,7 +62,7 @@ def sparse_layers(text: Mapping, layers: int) -> set[int]:
     sparse = {layer for layer in sparse if (layer + 1) % step == 0}
     dense_start = text.get("first_k_dense_replace")  # DeepSeek, GLM
     if dense_start is None:
-        dense_start = FIRST_DENSE.get(text.get("model_type"), 0)
+        dense_start = FIRST_DENSE.get(str(text.get("model_type")), 0)
     dense_start = max(dense_start, text.get("num_dense_layers") or 0)  # LFM2
     sparse = {layer for layer in sparse if layer >= dense_start}
     every = text.get("moe_layer_freq") or 1  # DeepSeek: every n-th layer, or one flag for each layer

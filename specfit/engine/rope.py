@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+Rope = tuple[Tensor, Tensor]  # cos and signed sin at some positions, each (batch, 1, rows, head_dim)
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # frequencies that do not change with the length of the text
 
 
-def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rope: Rope) -> Tensor:
     """Turn each pair of the last dimension by its position's angle; `rope` comes from `RopeTable.rows`."""
     cos, signed_sin = rope
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin)
@@ -51,25 +52,25 @@ class RopeTable:
         self.scale = scale
         self.length = 256  # positions the table covers
         self.promised = False
-        self.cos = self.signed_sin = None  # (length, head_dim), made by the first look-up in its device and dtype
+        self.cos = self.signed_sin = torch.empty(0)  # (length, head_dim) once looked at, in that device and dtype
 
     def promise(self, length: int) -> None:
         """Say that positions stay below `length`, so that no look-up waits for the device to learn its largest."""
         self.promised = True
         self._cover(length)
 
-    def rows(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def rows(self, positions: Tensor, dtype: torch.dtype) -> Rope:
         """cos and signed sin at `positions` (batch, rows), each (batch, 1, rows, head_dim)."""
         if not self.promised:
             self._cover(int(positions.max()) + 1)
-        if self.cos is None or self.cos.device != positions.device or self.cos.dtype != dtype:
+        if not len(self.cos) or self.cos.device != positions.device or self.cos.dtype != dtype:
             self._fill(positions.device, dtype)
         at = positions.unsqueeze(1)
         return self.cos[at], self.signed_sin[at]
 
     def _cover(self, length: int) -> None:
         if length > self.length:
-            self.length, self.cos = max(2 * self.length, length), None
+            self.length, self.cos = max(2 * self.length, length), torch.empty(0)
 
     def _fill(self, device: torch.device, dtype: torch.dtype) -> None:
         with torch.inference_mode(False):  # a table first filled while decoding must still serve training

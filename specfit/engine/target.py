@@ -73,6 +73,10 @@ class OffloadedTarget:
             return features
         return features[:, self._tensor(list(rows))]
 
+    def rewind(self) -> None:
+        """Forget the last forward's rows, kept or not: the KV cache is as it was before it."""
+        self._kv.compact(self._start, ())
+
     def true_routes(self) -> Routes:
         """Routes of the last forward's rows."""
         return self.offload.routes(self._rows)

@@ -20,8 +20,12 @@ def read_target_facts(config: Mapping, *, name: str | None = None) -> TargetFact
     name: what to call the target; the config's own `_name_or_path` if not given.
     """
     text = text_part(config)
-    sizes = {key: whole(text, key, what="the target") for key in ("hidden_size", "num_hidden_layers", "vocab_size")}
-    return TargetFacts(*sizes.values(), name=name if name is not None else config.get("_name_or_path") or "")
+    return TargetFacts(
+        hidden_size=whole(text, "hidden_size", what="the target"),
+        num_layers=whole(text, "num_hidden_layers", what="the target"),
+        vocab_size=whole(text, "vocab_size", what="the target"),
+        name=name if name is not None else config.get("_name_or_path") or "",
+    )
 
 
 def text_part(config: Mapping) -> Mapping:
@@ -30,12 +34,17 @@ def text_part(config: Mapping) -> Mapping:
     return inner if isinstance(inner, Mapping) and "hidden_size" not in config else config
 
 
+def is_number(value: object) -> bool:
+    """JSON's true and false are numbers to Python, not to us."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def whole(config: Mapping, key: str, *, what: str, default: int | None = None) -> int:
     """A positive whole number from a config; `default` if it is missing or null."""
     value = config.get(key)
     value = default if value is None else value
     if value is None:
         raise CheckpointError(f"config.json of {what} has no {key}; add it, or take another copy of the checkpoint")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
+    if not (is_number(value) and 1 <= value < 2**31 and value == int(value)):
         raise CheckpointError(f"config.json of {what} has {key}: {value!r}; expected a positive whole number")
     return int(value)

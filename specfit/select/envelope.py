@@ -81,9 +81,7 @@ def upper_envelope(state: CycleState, cost: CostModel, *, max_nodes: int = 7) ->
     return trace_envelope(best_at, most_reward=PROB_GRID * (1 + len(state.pool)), most_time=longest)
 
 
-def trace_envelope(
-    best_at: Callable[[int, int], Corner], *, most_reward: int, most_time: int
-) -> tuple[Corner, ...]:
+def trace_envelope(best_at: Callable[[int, int], Corner], *, most_reward: int, most_time: int) -> tuple[Corner, ...]:
     """All corners from a solver of the linear form, by intersecting lines (Eisner and Severance).
 
     best_at(w_R, w_T) maximises w_R * R - w_T * T in grid steps, preferring larger rewards among equals. Between two

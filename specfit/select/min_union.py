@@ -61,7 +61,9 @@ def _greedy(state: CycleState, size: int) -> tuple[int, ...]:
     chosen: set[int] = set()
     bitmap, parents = state.routes.root, state.pool.parents
     for _ in range(size):
-        open_nodes = [n for n in range(len(parents)) if n not in chosen and (parents[n] == ROOT or parents[n] in chosen)]
+        open_nodes = [
+            n for n in range(len(parents)) if n not in chosen and (parents[n] == ROOT or parents[n] in chosen)
+        ]
         node = min(open_nodes, key=lambda n: ((bitmap | state.routes.nodes[n]).bit_count(), n))
         chosen.add(node)
         bitmap |= state.routes.nodes[node]

@@ -1,0 +1,21 @@
+"""What stands in a notebook beside a widget, for pages where no widget runs: a picture, and a stable line of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def widget_bundle(bundle: Any, *, text: str, svg: str = "", html: str = "") -> Any:
+    """A widget's own MIME bundle with `text` as text/plain and, where given, a static picture or table.
+
+    Notebook pages choose the widget where it lives and fall back to the richest of the others.
+    """
+    data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+    if data is None:
+        return bundle
+    data = {**data, "text/plain": text}
+    if svg:
+        data["image/svg+xml"] = svg
+    if html:
+        data["text/html"] = html
+    return data, metadata

@@ -1,0 +1,23 @@
+"""How plotly charts of the workbench look, on a light and a dark page alike: no ground of their own, middle greys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GREY = "#8a9099"
+
+
+def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
+    """A layout with these axis titles."""
+    line = {"gridcolor": "rgba(138,144,153,0.22)", "zeroline": False, "linecolor": GREY, "ticks": "outside"}
+    return {
+        "template": "none",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": GREY},
+        "margin": {"l": 60, "r": 20, "t": 30, "b": 50},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        "xaxis": {"title": {"text": x}, **line},
+        "yaxis": {"title": {"text": y}, **line},
+        **more,
+    }
