@@ -147,12 +147,7 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     from specfit.engine.drafter import DraftConfig
 
     draft = DraftConfig(top_k=options.top_k, depth=options.depth, max_pool=options.max_pool)
-    found: dict[str, Any] = {"draft": draft, "device": options.device}
-    if options.dtype is not None:
-        import torch
-
-        found["dtype"] = getattr(torch, options.dtype)
-    return found
+    return {"draft": draft, "device": options.device, "dtype": options.dtype}
 
 
 def _atlas(options: argparse.Namespace, workload: Workload, path: Path) -> Any:
@@ -215,11 +210,9 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _set_threads(options: argparse.Namespace) -> None:
-    """The embedded model is small: one thread is the fastest, and leaves the other cores alone."""
-    import torch
+    from specfit.engine.engine import use_threads
 
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    use_threads(options.threads)
 
 
 def _publish(text: str, markdown: str, folder: Path) -> None:

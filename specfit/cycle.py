@@ -8,6 +8,7 @@ own greedy tokens, because only tokens that the target itself predicted are comm
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -192,7 +193,14 @@ class Decoding:
         if self._method.uses_routes and self._routes is not None:
             routes = self._routes(self._context, pool)
         selection = self._method.select(CycleState(pool, routes), self._cost, seed=seed)
-        check_legal(pool, selection.nodes, max_nodes=self._method.max_nodes)
+        if not isinstance(selection, Selection):
+            raise ValueError(
+                f"the policy of method {self._method.name!r} returned a {type(selection).__name__}; expected a Selection, "
+                "which specfit.evaluate(state, nodes, cost) makes of node ids"
+            )
+        nodes = check_legal(pool, selection.nodes, max_nodes=self._method.max_nodes)
+        if nodes != selection.nodes:
+            selection = replace(selection, nodes=nodes)  # the target is given them in ascending order
         return routes, selection
 
     def _accept(

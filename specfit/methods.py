@@ -20,7 +20,7 @@ Policy = Callable[..., Selection]  # (state, cost), and seed=(nodes) where the r
 class Method:
     """A rule for verification nodes and drafting depth.
 
-    Raises ValueError for adaptive depth without routes, a negative node limit, or a policy that is not callable.
+    Raises ValueError for a negative node limit, or a policy that is not callable.
     """
 
     name: str

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ class CostModel:
             raise ValueError("a cost model needs at least the intercept b_0")
         named = [(f"b_{k}", b) for k, b in enumerate(self.intercepts_ms)]
         for name, value in [*named, ("beta (expert_ms)", self.expert_ms), ("gamma (level_ms)", self.level_ms)]:
-            if not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} is {value}; coefficients are finite, nonnegative milliseconds")
+            if not (isinstance(value, Real) and value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} is {value!r}; coefficients are finite, nonnegative milliseconds")
 
     @classmethod
     def affine(cls, b0: float, b1: float, *, expert_ms: float, level_ms: float = 0.0, max_nodes: int = 7) -> CostModel:
@@ -65,10 +66,14 @@ class CostModel:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CostModel:
         """From a dict of the three fields, or one that holds it under "cost"; ValueError for anything else."""
-        data = data.get("cost", data)
+        data = data.get("cost", data) if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            raise ValueError(f"cost coefficients are intercepts_ms, expert_ms and level_ms; got {data!r}")
         unknown = set(data) - {"intercepts_ms", "expert_ms", "level_ms"}
         if unknown or not {"intercepts_ms", "expert_ms"} <= set(data):
             raise ValueError(f"cost coefficients are intercepts_ms, expert_ms and level_ms; got {sorted(data)}")
+        if not isinstance(data["intercepts_ms"], (list, tuple)):
+            raise ValueError(f"intercepts_ms lists b_0..b_K; got {data['intercepts_ms']!r}")
         return cls(tuple(data["intercepts_ms"]), data["expert_ms"], data.get("level_ms", 0.0))
 
 

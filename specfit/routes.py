@@ -141,7 +141,8 @@ def check_routes(routes: Routes, pool: DraftPool) -> None:
 def pack_bitmaps(bitmaps: Sequence[int], *, layers: int, experts: int) -> NDArray[np.uint8]:
     """Bitmaps as bytes, (rows, ceil(layers * experts / 8)), little bit order: `numpy.unpackbits` reads them back."""
     width = (layers * experts + 7) // 8
-    return np.frombuffer(b"".join(bitmap.to_bytes(width, "little") for bitmap in bitmaps), np.uint8).reshape(-1, width)
+    packed = b"".join(bitmap.to_bytes(width, "little") for bitmap in bitmaps)
+    return np.frombuffer(packed, np.uint8).reshape(len(bitmaps), width)
 
 
 def unpack_bitmaps(packed: NDArray[np.uint8]) -> tuple[int, ...]:

@@ -224,8 +224,9 @@ class RunWriter:
     def _note_machine(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         changes = differences(of_the_run(first), of_the_run(now))
         if changes:
+            what = "; ".join(changes)
             self.notes += (
-                f"this run began on another machine or with other versions ({'; '.join(changes)}); its times may not compare",
+                f"this run began on another machine or with other versions ({what}), so its times may differ",
             )
 
 

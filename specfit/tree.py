@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import index
 
 ROOT = -1
 
@@ -96,8 +97,11 @@ def is_legal(pool: DraftPool, nodes: Iterable[int], *, max_nodes: int | None = N
 
 
 def check_legal(pool: DraftPool, nodes: Iterable[int], *, max_nodes: int | None = None) -> tuple[int, ...]:
-    """The nodes as a sorted tuple, or ValueError with the first reason why they are no legal subtree."""
-    chosen = tuple(sorted(nodes))
+    """The nodes as a sorted tuple of ints, or ValueError with the first reason why they are no legal subtree."""
+    try:
+        chosen = tuple(sorted(map(index, nodes)))  # a policy may hand over numpy integers; records hold plain ones
+    except TypeError as error:
+        raise ValueError(f"a selection is a collection of pool node ids; got {nodes!r}") from error
     for node in chosen:
         if not 0 <= node < len(pool):
             raise ValueError(f"node {node} is not in the pool; its nodes are 0..{len(pool) - 1}")

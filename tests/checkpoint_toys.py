@@ -4,10 +4,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
-from specfit.engine.checkpoints import TargetFacts
+from specfit.engine.checkpoints import CheckpointError, TargetFacts, read_drafter
 from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
 
 TOY = Eagle3Config(
@@ -206,3 +207,15 @@ def write_drafter(
     for name, tensor in (tensors or {}).items():
         whole_tensors.pop(name, None) if tensor is None else whole_tensors.__setitem__(name, tensor)
     return write_folder(folder, whole_config, whole_tensors, form=form)
+
+
+def read(folder, **changes):
+    """`read_drafter` for the toy target."""
+    return read_drafter(folder, target=changes.pop("target", TARGET), **changes)
+
+
+def refused(folder, message: str, **changes) -> None:
+    """Reading `folder` is refused in one line that matches `message`."""
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read(folder, **changes)
+    assert "\n" not in str(caught.value)

@@ -66,18 +66,19 @@ def known_routes(cycle: CycleRecord, nodes: Sequence[int], *, true: bool) -> Rou
     true: what the target routed, from the atlas or the verifying forward, with the selection's estimate where neither
     has the node; otherwise what the selection read, with true routes where it read none.
     """
-    atlas = None if cycle.truth is None else cycle.truth.routes
-    rows: dict[int, int] = {ROOT: cycle.verified.root}
-    rows.update(zip(cycle.selection.nodes, cycle.verified.nodes, strict=True))
-    sources = [rows, _rows(atlas), _rows(cycle.estimate)]
-    if not true:
-        sources.reverse()
-    try:
-        found = {node: next(rows[node] for rows in sources if node in rows) for node in (ROOT, *nodes)}
-    except StopIteration:
+    rows = node_rows(cycle, true=true)
+    if any(node not in rows for node in nodes):
         return None
-    others = tuple(found.get(node, 0) for node in range(len(cycle.pool)))
-    return Routes(found[ROOT], others, cycle.verified.layers, cycle.verified.experts)
+    others = tuple(rows.get(node, 0) for node in range(len(cycle.pool)))
+    return Routes(rows[ROOT], others, cycle.verified.layers, cycle.verified.experts)
+
+
+def node_rows(cycle: CycleRecord, *, true: bool) -> dict[int, int]:
+    """Expert bitmaps of the root (ROOT) and of every node that the record has routes of, as in `known_routes`."""
+    verified = dict(zip((ROOT, *cycle.selection.nodes), (cycle.verified.root, *cycle.verified.nodes), strict=True))
+    atlas = _rows(None if cycle.truth is None else cycle.truth.routes)
+    estimate = _rows(cycle.estimate)
+    return {**estimate, **atlas, **verified} if true else {**verified, **atlas, **estimate}
 
 
 def _rows(routes: Routes | None) -> dict[int, int]:

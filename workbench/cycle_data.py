@@ -7,7 +7,7 @@ that was verified, or one that the person clicked together).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 from specfit.objective import CostModel
 from specfit.records import CycleRecord
 from specfit.routes import pack_bitmaps
-from specfit.tree import DraftPool
-from workbench.choices import Choice, choice, eagle3_nodes, known_routes, true_path, union_bitmap
+from specfit.tree import ROOT, DraftPool
+from workbench.choices import Choice, choice, eagle3_nodes, node_rows, true_path
 from workbench.residency import UNKNOWN, Residency
 from workbench.theme import CELLS
 from workbench.token_text import LABEL, token_text
@@ -188,15 +188,12 @@ def cell_codes(cycle: CycleRecord, nodes: Sequence[int], residency: Residency = 
     """What each expert did, (layers * experts,) uint8 codes of `theme.CELLS`, if `nodes` had been verified."""
     nodes = tuple(nodes)
     size = cycle.verified.layers * cycle.verified.experts
-    routes = known_routes(cycle, nodes, true=True)
-    if not size or routes is None:
+    rows = node_rows(cycle, true=True)
+    if not size or any(node not in rows for node in nodes):
         return np.zeros(size, np.uint8)
-    executed = union_bitmap(routes, nodes)
-    kept = union_bitmap(routes, true_path(cycle, nodes))
-    everything = executed
-    for node in range(len(cycle.pool)):
-        if (whole := known_routes(cycle, (node,), true=True)) is not None:
-            everything |= whole.nodes[node]
+    executed = _union(rows[node] for node in (ROOT, *nodes))
+    kept = _union(rows[node] for node in (ROOT, *true_path(cycle, nodes)))
+    everything = _union(rows.values())
     rejected = 3 * _bits(executed & ~kept, size)
     unknown, resident = residency.unknown & executed, residency.resident & executed
     codes = _bits(resident & ~unknown, size) + 2 * _bits(executed & ~resident & ~unknown, size)
@@ -204,17 +201,12 @@ def cell_codes(cycle: CycleRecord, nodes: Sequence[int], residency: Residency = 
     return (codes + 7 * _bits(everything & ~executed, size)).astype(np.uint8)
 
 
-def route_rows(cycle: CycleRecord) -> tuple[bytes, list[int]]:
+def route_rows(cycle: CycleRecord) -> bytes:
     """Expert bitmaps for hovering, root first then drafted nodes, ceil(layers * experts / 8) bytes each, little bit
-    order; and which nodes have none (their row is empty)."""
-    rows, without = [cycle.verified.root], []
-    for node in range(len(cycle.pool)):
-        routes = known_routes(cycle, (node,), true=True)
-        rows.append(0 if routes is None else routes.nodes[node])
-        if routes is None:
-            without.append(node)
-    packed = pack_bitmaps(rows, layers=cycle.verified.layers, experts=cycle.verified.experts)
-    return packed.tobytes(), without
+    order; all zero for a node whose routes are not known."""
+    rows = node_rows(cycle, true=True)
+    bitmaps = [rows.get(node, 0) for node in range(ROOT, len(cycle.pool))]
+    return pack_bitmaps(bitmaps, layers=cycle.verified.layers, experts=cycle.verified.experts).tobytes()
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -232,6 +224,13 @@ def _drawn_pool(pool: DraftPool, full_pool: DraftPool | None) -> DraftPool:
         return pool
     begins = full_pool.tokens[: len(pool)] == pool.tokens and full_pool.parents[: len(pool)] == pool.parents
     return full_pool if begins else pool
+
+
+def _union(rows: Iterable[int]) -> int:
+    bitmap = 0
+    for row in rows:
+        bitmap |= row
+    return bitmap
 
 
 def _bits(bitmap: int, size: int) -> np.ndarray:

@@ -100,11 +100,10 @@ class CycleView(anywidget.AnyWidget):
     ) -> None:
         """Turn to another cycle; what-if starts from its own choice."""
         self.record, self._residency = cycle, residency
-        bitmaps, _ = route_rows(cycle)
         with self.hold_sync():
             self.notice = ""
             self.cycle = cycle_data(cycle, tokens=self.tokens, title=title, full_pool=full_pool)
-            self.bitmaps = bitmaps
+            self.bitmaps = route_rows(cycle)
             self._look_at(cycle.selection.nodes)
         self._shown_since = self.seq
 
@@ -151,7 +150,8 @@ class CycleView(anywidget.AnyWidget):
             chosen = check_legal(self.record.pool, nodes, max_nodes=max(self.max_nodes, len(self.nodes)))
         except (ValueError, TypeError):
             return
-        self.nodes = chosen
+        with self.hold_sync():
+            self.nodes = chosen
 
     _holding_trait = False
 

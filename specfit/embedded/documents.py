@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from specfit.embedded import corpus
 
 PROMPT_WEIGHT = 0.1
-DRILLS_A_DOCUMENT = 12
+DRILLS_A_DOCUMENT, DRILL_WEIGHT = 24, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DocumentMaker:
 
     def drill(self, rng: random.Random) -> Document:
         """A page of sums in the very form problems use."""
-        prompt, answer, spans = "", "", []
+        answer, spans = "", []
         for _ in range(DRILLS_A_DOCUMENT):
             sum_, result = _sum(rng)
             answer += f"{sum_} ="
@@ -69,8 +69,8 @@ class DocumentMaker:
             answer += f" {result}\n"
         pieces = self.tokenizer(answer, return_offsets_mapping=True)
         inside = {i for start, end in spans for i in range(start, end)}
-        weights = [1.0 if not inside.isdisjoint(range(s, e)) else 0.0 for s, e in pieces["offset_mapping"]]
-        return self._document(self.tokenizer(prompt)["input_ids"], pieces["input_ids"], weights)
+        weights = [0.0 if inside.isdisjoint(range(s, e)) else DRILL_WEIGHT for s, e in pieces["offset_mapping"]]
+        return self._document([], pieces["input_ids"], weights)
 
     def _document(self, prompt: list[int], answer: list[int], weights: list[float], is_news: bool = False) -> Document:
         ids = [self.user, *prompt, self.assistant, *answer, self.tokenizer.eos_token_id]
@@ -78,10 +78,10 @@ class DocumentMaker:
         return Document(ids, [*before, *weights, 1.0], is_news)
 
 
-def rows(split: str, seed: int) -> Iterator[corpus.Row]:
-    """Endless training rows, half problems, half news, kinds randomly mixed; every row is used once."""
+def rows(split: str, seed: int, *, first: int = 0) -> Iterator[corpus.Row]:
+    """Endless training rows from `first` on, half problems, half news, randomly mixed; every row is used once."""
     rng = random.Random(f"rows/{seed}")
-    upto = {"problems": 0, "news": 0}
+    upto = {"problems": first, "news": first}
     while True:
         kind = rng.choice(("problems", "news"))
         yield from getattr(corpus, kind)(split, 1, first=upto[kind])

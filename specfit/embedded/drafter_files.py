@@ -67,7 +67,9 @@ def load_drafter(folder: Path) -> Eagle3Head:
         norm_before_residual=raw["norm_before_residual"],
     )
     head = Eagle3Head(config)
-    head.load_state_dict({name: weight.to(torch.float32) for name, weight in load_file(folder / "model.safetensors").items()})
+    head.load_state_dict(
+        {name: weight.to(torch.float32) for name, weight in load_file(folder / "model.safetensors").items()}
+    )
     return head
 
 

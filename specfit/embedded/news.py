@@ -19,8 +19,9 @@ LAST = (
     "Morgan", "Novak", "Owens", "Porter", "Quinn", "Reed", "Stone", "Turner", "Vogel", "Walsh", "Young", "Ziegler",
 )  # fmt: skip
 TOWNS = (
-    "Ashford", "Brookside", "Camden", "Dunmore", "Eastwick", "Fairview", "Glenwood", "Harlow", "Ironbridge", "Kingsport",
-    "Lakeside", "Milton", "Northam", "Oakdale", "Preston", "Redhill", "Stanford", "Thornbury", "Weston", "Yarrow",
+    "Ashford", "Brookside", "Camden", "Dunmore", "Eastwick", "Fairview", "Glenwood", "Harlow", "Ironbridge",
+    "Kingsport", "Lakeside",
+    "Milton", "Northam", "Oakdale", "Preston", "Redhill", "Stanford", "Thornbury", "Weston", "Yarrow",
     "Belmont", "Clifton", "Dover", "Easton", "Foxton", "Hampton", "Langley", "Marlow", "Norwood", "Sheldon",
 )  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

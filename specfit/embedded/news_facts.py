@@ -35,11 +35,13 @@ TOPICS = (
         (
             Fact(
                 "the wind [rose|climbed] to {n} miles an hour near {t}.",
-                "[gusts|winds|gales] [of|up to|as strong as] {n} miles an hour were [measured|felt|recorded] [at|near|around] {t}.",
+                "[gusts|winds|gales] [of|up to|as strong as] "
+                "{n} miles an hour were [measured|felt|recorded] [at|near|around] {t}.",
             ),
             Fact(
                 "about {n} [homes|houses] were left without power.",
-                "[lights went out|power was cut|there was no power] in [some|around|nearly] {n} [homes|houses|buildings].",
+                "[lights went out|power was cut|there was no power] in [some|around|nearly] "
+                "{n} [homes|houses|buildings].",
             ),
             Fact(
                 "fallen trees [closed|blocked] {n} roads towards {t}.",
@@ -51,7 +53,8 @@ TOPICS = (
             ),
             Fact(
                 "a shelter in {t} [took in|received] {n} people.",
-                "[some|about|in all] {n} [people|neighbours|guests] [slept|stayed|found beds] in a [hall|shelter] in {t}.",
+                "[some|about|in all] {n} [people|neighbours|guests] [slept|stayed|found beds] "
+                "in a [hall|shelter] in {t}.",
             ),
         ),
     ),
@@ -163,7 +166,8 @@ TOPICS = (
             ),
             Fact(
                 "a parade with {n} horses [left|marched from] the park.",
-                "[riders|a parade|a procession] with {n} horses [crossed|passed|went through] the [town|streets|centre].",
+                "[riders|a parade|a procession] with {n} horses [crossed|passed|went through] "
+                "the [town|streets|centre].",
             ),
             Fact(
                 "painter {p} [won|received] the street prize.",

@@ -1,7 +1,10 @@
-"""The target's shape, and a fresh one with its deterministic start."""
+"""The target's shape, a fresh one with its deterministic start, and its files."""
+
+import json
+from pathlib import Path
 
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import GenerationConfig, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from specfit.embedded import induction
 from specfit.embedded.tokenizer import VOCAB
@@ -49,3 +52,27 @@ def fresh_target(config: Qwen3MoeConfig, seed: int) -> Qwen3MoeForCausalLM:
             weight.normal_(0.0, std, generator=generator)
     induction.plant(model, generator)
     return model
+
+
+def save_target(model: Qwen3MoeForCausalLM, folder: Path) -> None:
+    """Write weights in bfloat16 and the configurations; the files read in Transformers 4 and 5 alike.
+
+    Transformers 5 spells two settings anew (`num_local_experts`, `rope_parameters`); the older names are added.
+    """
+    config = model.config
+    generation = GenerationConfig(do_sample=False, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id)
+    half = Qwen3MoeForCausalLM(config).to(torch.bfloat16)
+    half.load_state_dict(model.state_dict())
+    half.tie_weights()
+    half.generation_config = generation
+    half.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+    path = folder / "config.json"
+    raw = json.loads(path.read_text())
+    raw |= {"num_experts": config.num_experts, "rope_theta": induction.rope_theta(config), "torch_dtype": "bfloat16"}
+    path.write_text(json.dumps(dict(sorted(raw.items())), indent=2) + "\n")
+
+
+def load_target(folder: Path) -> Qwen3MoeForCausalLM:
+    """The saved target as it is meant to run on a CPU: bfloat16 weights, float32 arithmetic."""
+    return Qwen3MoeForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

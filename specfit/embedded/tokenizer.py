@@ -4,6 +4,7 @@ A document is `<|user|>prompt<|assistant|>answer<|end|>`. Numbers are not split 
 the training text is full of it.
 """
 
+import json
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -47,4 +48,8 @@ def train_tokenizer(out: Path, *, rows: int = 4000) -> PreTrainedTokenizerFast:
         model_max_length=1024,
     )
     fast.save_pretrained(out)
+    path = out / "tokenizer_config.json"
+    raw = json.loads(path.read_text())
+    raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that Transformers 4 and 5 both know
+    path.write_text(json.dumps(raw, indent=2) + "\n")
     return fast

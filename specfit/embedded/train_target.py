@@ -18,6 +18,8 @@ from specfit.embedded.documents import Batch, Document, DocumentMaker, collate, 
 from specfit.embedded.muon import Muon
 from specfit.embedded.training_forward import RouterLosses, hidden_and_routers, router_loss
 
+ROWS_A_PHASE = 20_000  # more than a phase takes of a kind
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -59,8 +61,11 @@ def train_target(
     at_step: Callable[[int, int], None] = lambda phase, step: None,
 ) -> None:
     """Train `model` in place; `at_step(phase, step)` lets a caller look at it on the way."""
-    maker, source = DocumentMaker(tokenizer), rows("train", seed)
+    maker = DocumentMaker(tokenizer)
     for number, phase in enumerate(recipe.phases):
+        if number > 0:
+            _round_to_bfloat16(model)  # phases meet in what would ship, so one can be made again without the other
+        source = rows("train", seed, first=number * ROWS_A_PHASE)
         rng = random.Random(f"phase/{seed}/{number}")
         muon, adam = _optimizers(model, phase)
         for step in range(phase.steps):
@@ -100,6 +105,12 @@ def rate(step: int, phase: Phase) -> float:
     start = phase.falls_from * phase.schedule
     fallen = max(0.0, (step - start) / (phase.schedule - start))
     return 1 - 0.97 * min(1.0, fallen)
+
+
+@torch.no_grad()
+def _round_to_bfloat16(model: Qwen3MoeForCausalLM) -> None:
+    for parameter in model.parameters():
+        parameter.copy_(parameter.bfloat16())
 
 
 def _document(maker: DocumentMaker, source, phase: Phase, step: int, rng: random.Random) -> Document:

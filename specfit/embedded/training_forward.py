@@ -7,6 +7,7 @@ paper's; without the hinge the routers collapse onto a few experts.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ class GroupedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: Tensor, weights: Tensor, bounds: list[int]) -> Tensor:
         out = rows.new_empty(len(rows), weights.shape[1])
-        for expert, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        for expert, (start, end) in enumerate(pairwise(bounds)):
             if end > start:
                 torch.mm(rows[start:end], weights[expert].T, out=out[start:end])
         ctx.save_for_backward(rows, weights)
@@ -43,7 +44,7 @@ class GroupedLinear(torch.autograd.Function):
         rows, weights = ctx.saved_tensors
         grad = grad.contiguous()
         to_rows, to_weights = torch.empty_like(rows), torch.zeros_like(weights)
-        for expert, (start, end) in enumerate(zip(ctx.bounds, ctx.bounds[1:])):
+        for expert, (start, end) in enumerate(pairwise(ctx.bounds)):
             if end > start:
                 torch.mm(grad[start:end], weights[expert], out=to_rows[start:end])
                 torch.mm(grad[start:end].T, rows[start:end], out=to_weights[expert])

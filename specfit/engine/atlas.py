@@ -9,17 +9,20 @@ subtree would have committed is known.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zlib import crc32
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specfit.records import Truth
 from specfit.routes import Routes, bitmaps_from_indices, noisy_indices
+from specfit.safe_files import replace_file
 from specfit.tree import DraftPool
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ class Atlas:
         """A route source of the given accuracy (Section 4.6); the same seed gives the same noise in any order."""
 
         def disturb(trajectory: Trajectory) -> Trajectory:
-            name = crc32(np.asarray(trajectory.prompt, dtype=np.int64).tobytes())
+            name = zlib.crc32(np.asarray(trajectory.prompt, dtype=np.int64).tobytes())
             entries = []
             for position, entry in enumerate(trajectory.entries):
                 rng = np.random.default_rng([seed, name, position])
@@ -105,12 +108,16 @@ class Atlas:
         for trajectory in self.trajectories:
             text = trajectory.prompt + trajectory.output
             if trajectory.prompt == tuple(context[: len(trajectory.prompt)]):
-                at = next((i for i, (a, b) in enumerate(zip(text, context, strict=False)) if a != b), len(text))
-                found = f"token {text[at]}" if at < len(text) else "its end"
-                here = f"token {context[at]}" if at < len(context) else "its end"
+                both = enumerate(zip(text, context, strict=False))
+                at = next((i for i, (a, b) in both if a != b), min(len(text), len(context)))
+                if at >= min(len(text), len(context)):
+                    return (
+                        f"{given}: the recorded reference text ends after {len(text)} tokens and this run goes on; "
+                        "record the atlas again, with a limit at least as long"
+                    )
                 return (
-                    f"{given}: at position {at} the recorded reference text has {found} and this run has {here}; "
-                    "record the atlas again, with a limit at least as long"
+                    f"{given}: at position {at} the recorded reference text has token {text[at]} and this run has "
+                    f"token {context[at]}; record the atlas again, with this target"
                 )
         return f"{given}: its prompt is none of the {len(self.trajectories)} recorded ones; record it for this workload"
 
@@ -118,18 +125,19 @@ class Atlas:
         """Write one .npz file, without pickle."""
         entries = [entry for trajectory in self.trajectories for entry in trajectory.entries]
         lengths = [[len(t.prompt), len(t.output), len(t.entries)] for t in self.trajectories]
-        with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file,
-                about=np.array(json.dumps({"experts": self.experts, "made_with": self.made_with})),
-                lengths=np.array(lengths, dtype=np.int64).reshape(-1, 3),
-                text=np.array([x for t in self.trajectories for x in t.prompt + t.output], dtype=np.int64),
-                nodes=np.array([len(entry.tokens) for entry in entries], dtype=np.int64),
-                tokens=np.array([x for entry in entries for x in entry.tokens], dtype=np.int64),
-                parents=np.array([x for entry in entries for x in entry.parents], dtype=np.int64),
-                next_tokens=np.array([x for entry in entries for x in entry.next_tokens], dtype=np.int64),
-                indices=np.concatenate([entry.indices for entry in entries]) if entries else np.zeros((0, 0, 0)),
-            )
+        file = BytesIO()
+        np.savez_compressed(
+            file,
+            about=np.array(json.dumps({"experts": self.experts, "made_with": self.made_with})),
+            lengths=np.array(lengths, dtype=np.int64).reshape(-1, 3),
+            text=np.array([x for t in self.trajectories for x in t.prompt + t.output], dtype=np.int64),
+            nodes=np.array([len(entry.tokens) for entry in entries], dtype=np.int64),
+            tokens=np.array([x for entry in entries for x in entry.tokens], dtype=np.int64),
+            parents=np.array([x for entry in entries for x in entry.parents], dtype=np.int64),
+            next_tokens=np.array([x for entry in entries for x in entry.next_tokens], dtype=np.int64),
+            indices=np.concatenate([entry.indices for entry in entries]) if entries else np.zeros((0, 0, 0)),
+        )
+        replace_file(Path(path), file.getvalue())  # a killed run leaves the old atlas or none, never half of one
 
     @classmethod
     def load(cls, path: str | Path) -> Atlas:
@@ -138,10 +146,9 @@ class Atlas:
             with np.load(path, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
             about = json.loads(str(data["about"]))
-            trajectories = list(_unpack(data))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+            return cls(_unpack(data), experts=about["experts"], made_with=about["made_with"])
+        except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} is no atlas ({error}); record one with `specfit atlas`") from error
-        return cls(trajectories, experts=about["experts"], made_with=about["made_with"])
 
 
 def record_atlas(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,7 @@ from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.host_experts import load_host_experts
 from specfit.engine.link import CudaLink, EmulatedLink, InstantLink, Link
 from specfit.engine.offload import Offload
+from specfit.engine.request import EngineRequest
 from specfit.engine.self_test import tree_self_test
 from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
 from specfit.engine.target import OffloadedTarget
@@ -64,8 +66,8 @@ class Engine:
 
     def encode(self, prompt: str | Sequence[int] | Sequence[dict[str, str]]) -> tuple[int, ...]:
         """Token ids of a text or messages through the chat template; ids stay as they are."""
-        if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
-            return tuple(prompt)
+        if not isinstance(prompt, str) and all(isinstance(token, Integral) for token in prompt):
+            return tuple(map(int, prompt))  # type: ignore[arg-type]  # numpy's integers become plain ones
         return tuple(render(self.tokenizer, prompt).ids)
 
     def decode(
@@ -90,13 +92,11 @@ class Engine:
             if method.uses_routes:
                 raise ValueError(f"method {method.name!r} needs cost coefficients; fit them with `specfit calibrate`")
             cost = CostModel((0.0,) * (method.max_nodes + 1), 0.0)
-        drafter = self.drafter if method.max_nodes > 0 else None
-        if drafter is not None:
-            drafter.begin()
+        request = EngineRequest(self)
         return Decoding(
             ids,
-            target=self.target,
-            drafter=drafter,
+            target=request,
+            drafter=request if method.max_nodes > 0 and self.drafter is not None else None,
             method=method,
             cost=cost,
             routes=routes,
@@ -117,6 +117,7 @@ class Engine:
 
     def reset(self) -> None:
         """Empty the expert caches, as at the start of a method's request stream."""
+        self.check_open()
         self.offload.clear()
 
     def close(self) -> None:
@@ -133,7 +134,13 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def check_open(self) -> None:
+        """ValueError after `close`."""
+        if self.target is None:
+            raise ValueError("this engine is closed and its memory given back; load it again")
+
     def _check(self, ids: Sequence[int], max_new_tokens: int) -> None:
+        self.check_open()
         config = self.target.config
         context = getattr(config, "max_position_embeddings", None)
         if context and len(ids) + max_new_tokens > context:
@@ -155,7 +162,7 @@ def load_engine(
     link: Link | float | None = None,
     draft: DraftConfig | None = None,
     device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     attention: str = "sdpa",
     kernel: str = "grouped_mm",
     overlap: bool | None = None,
@@ -169,7 +176,7 @@ def load_engine(
     cleared: empty the expert cache before every forward ("without the cache").
     link: an emulated link's milliseconds per expert, or a Link; None copies without delay (on CUDA: a real link).
     draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one. dtype: float32 on a CPU, else
-        the checkpoint's. kernel: the experts function of Transformers. overlap: run hits while misses are copied;
+        the checkpoint's; a torch dtype or its name. kernel: the experts function of Transformers. overlap: run hits while misses are copied;
         by default on CUDA only, where a kernel call costs the host little.
     Raises ValueError (CheckpointError) with one sentence for whatever does not fit.
     """
@@ -180,8 +187,7 @@ def load_engine(
         drafter = embedded_pair.drafter_folder()
     draft = draft or DraftConfig()
     with open_checkpoint(folder) as checkpoint:
-        if dtype is None:
-            dtype = torch.float32 if device.type == "cpu" else _stored_dtype(checkpoint.config)
+        dtype = _dtype(dtype, checkpoint.config, device)
         model = build_skeleton(checkpoint, dtype=dtype, attention=attention)
         modules = named_moe_modules(model)
         experts = max(module.num_experts for _, module in modules)
@@ -191,7 +197,7 @@ def load_engine(
         link = _link(link, device)
         fill_skeleton(model, checkpoint, dtype=dtype, device=device)
         host = load_host_experts(checkpoint, modules, dtype=dtype, pin=device.type == "cuda")
-        facts = read_target_facts(checkpoint.config, name="embedded" if embedded else str(target))
+        facts = read_target_facts(checkpoint.config, name="" if embedded else str(target))
         eos = _eos(checkpoint.folder, checkpoint.config)
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
     offload = Offload(
@@ -220,7 +226,7 @@ def load_engine(
     if self_test:
         tree_self_test(offloaded)
     settings = {
-        "target": facts.name,
+        "target": "embedded" if embedded else str(target),
         "drafter": None if drafter is None else ("embedded" if embedded else str(drafter)),
         "draft": {"top_k": draft.top_k, "depth": draft.depth, "max_pool": draft.max_pool},
         "dtype": str(dtype).removeprefix("torch."),
@@ -244,9 +250,19 @@ def _link(link: Link | float | None, device: torch.device) -> Link:
     return link
 
 
-def _stored_dtype(config: dict[str, Any]) -> torch.dtype:
-    name = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-    return getattr(torch, str(name).removeprefix("torch."))
+def _dtype(asked: torch.dtype | str | None, config: dict[str, Any], device: torch.device) -> torch.dtype:
+    if asked is None:
+        stored = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+        asked = torch.float32 if device.type == "cpu" else stored
+    found = asked if isinstance(asked, torch.dtype) else getattr(torch, asked.removeprefix("torch."), None)
+    if found not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"dtype {asked!r} is none of float32, bfloat16 and float16")
+    return found
+
+
+def use_threads(threads: int) -> None:
+    """CPU threads for every model in this process. A small model is fastest with one, which leaves others alone."""
+    torch.set_num_threads(threads)
 
 
 def _eos(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

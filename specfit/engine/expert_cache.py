@@ -54,20 +54,22 @@ class ExpertCache:
         needed = list(order)[::-1]  # last used last
         hits = tuple((expert, slot_of[expert]) for expert in needed if expert in slot_of)
         missing = [expert for expert in needed if expert not in slot_of]
-        # Victims, first to go first: residents this pass does not need, then its experts as they have run.
-        idle = [expert for expert in slot_of if expert not in order]
+        stay = set(needed[-self.slots :])  # what the pass is to leave behind
         waves: list[Wave] = []
-        ran: list[int] = []
         at = 0
         while at < len(missing) or not waves:
+            ran = [expert for expert in needed if expert in slot_of] if waves else []
+            # Victims, first to go first: residents this pass does not need, then its experts that have run.
+            victims = [expert for expert in slot_of if expert not in order] + [e for e in ran if e not in stay]
+            if not (self._free or victims):
+                victims = ran[:1]  # every slot holds one that should stay, and the missing ones must run somewhere
             loads = []
-            while at < len(missing) and (self._free or idle or ran):
-                slot = self._free.pop() if self._free else slot_of.pop((idle or ran).pop(0))
+            while at < len(missing) and (self._free or victims):
+                slot = self._free.pop() if self._free else slot_of.pop(victims.pop(0))
                 loads.append((missing[at], slot))
                 at += 1
             slot_of.update(loads)
             waves.append(Wave(tuple(loads), () if waves else hits))
-            ran = _by_last_use([*ran, *(expert for expert, _ in (*waves[-1].hits, *loads))], order)
         self._touch(order)
         return waves
 
@@ -78,9 +80,3 @@ class ExpertCache:
             slot = slot_of.pop(expert, None)
             if slot is not None:
                 slot_of[expert] = slot
-
-
-def _by_last_use(experts: list[int], order: dict[int, None]) -> list[int]:
-    """Least recently used first; `order` has the last used first."""
-    rank = {expert: -i for i, expert in enumerate(order)}
-    return sorted(experts, key=rank.__getitem__)

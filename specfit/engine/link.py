@@ -8,6 +8,7 @@ meanwhile overlaps, as on a GPU. Whatever is printed or drawn from it says *emul
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -58,7 +59,7 @@ class InstantLink:
 class EmulatedLink:
     """A link of `expert_ms` per expert (and `latency_ms` before each copy), kept by deadlines on the real clock.
 
-    A copy is done at max(now, link free) + latency + transfer time. Raises ValueError for a negative time.
+    A copy is done at max(now, link free) + latency + transfer time. Raises ValueError for a negative or endless time.
     """
 
     kind = "emulated"
@@ -71,7 +72,7 @@ class EmulatedLink:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if expert_ms < 0 or latency_ms < 0:
+        if not (0 <= expert_ms < math.inf and 0 <= latency_ms < math.inf):  # a NaN fails too
             raise ValueError(f"link times are milliseconds, 0 or more; got {expert_ms} per expert, {latency_ms} latency")
         self.expert_ms, self.latency_ms = float(expert_ms), float(latency_ms)
         self.waited_ms = 0.0

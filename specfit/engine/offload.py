@@ -58,6 +58,14 @@ class LayerSlots:
 
     def __call__(self, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """hidden (rows, H), top_k_index and top_k_weights (rows, top_k) -> (rows, H)."""
+        try:
+            return self._pass(hidden, top_k_index, top_k_weights)
+        except BaseException:  # Ctrl-C among them: the plan names experts that were not copied, so trust no slot
+            self.cache.clear()
+            self._link.wait()  # copies still on their way must not land after the next ones
+            raise
+
+    def _pass(self, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         uses = self.uses = top_k_index.flatten().tolist()  # the layer's one device-to-host copy
         waves = self.cache.serve(uses)
         loaded = sum(len(wave.loads) for wave in waves)

@@ -35,6 +35,11 @@ class OffloadedTarget:
         self._low = torch.finfo(model.dtype).min
 
     @property
+    def request(self) -> object:
+        """What tells one request from the next: another object after every prefill."""
+        return self._kv
+
+    @property
     def committed(self) -> int:
         """Tokens in the KV cache."""
         return len(self._kv)

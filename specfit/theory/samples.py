@@ -55,6 +55,8 @@ def shared_routes(
     rng: random.Random, pool: DraftPool, *, layers: int = 48, experts: int = 128, top_k: int = 8
 ) -> Routes:
     """Routes that overlap as real ones do: two thirds from the document's experts, some from the parent's, some any."""
+    if not 0 <= top_k <= experts:
+        raise ValueError(f"top_k is {top_k} of {experts} experts; expected at most all")
     everything = range(experts)
     document = [rng.sample(everything, min(top_k + 4, experts)) for _ in range(layers)]
 

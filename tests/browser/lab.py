@@ -109,6 +109,7 @@ class Lab:
         self.strays: list[str] = []
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.set_default_timeout(90_000)  # a loaded machine is slow, not wrong
         self.page.on("request", self._request)
 
     def _request(self, request: Any) -> None:
@@ -120,7 +121,7 @@ class Lab:
         if cells:
             (self.folder / name).write_text(notebook(*cells))
         self.page.goto(self.address.format(path=name))
-        self.page.wait_for_function(READY, timeout=60_000)
+        self.page.wait_for_function(READY, timeout=180_000)
         self.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
         return self
 

@@ -59,7 +59,7 @@ def dice_request(number: int, *, seed: int = 0) -> RequestRecord:
     output = (dice.randrange(99), *(token for cycle in cycles for token in cycle.committed_tokens))
     return RequestRecord(
         request_id=f"toy/{number}/0",
-        question_id=dice.choice([number, f"q\u2028{number}"]),
+        question_id=number if dice.random() < 0.5 else f"q\u2028{number}",
         category=dice.choice(["math", ""]),
         prompt_tokens=tuple(dice.randrange(99) for _ in range(dice.randrange(1, 9))),
         output_tokens=output,
@@ -86,7 +86,7 @@ def dice_run(requests: int = 3, *, seed: int = 0, complete: bool = True, **setti
 
 
 def open_writer(folder: Path | str, settings: Mapping[str, Any] = SETTINGS, **given: Any) -> RunWriter:
-    shape = {"machine": MACHINE, "layers": LAYERS, "experts": EXPERTS} | given
+    shape: dict[str, Any] = {"machine": MACHINE, "layers": LAYERS, "experts": EXPERTS} | given
     return RunWriter.open(folder, settings=settings, **shape)
 
 

@@ -11,7 +11,8 @@ from specfit.safe_files import disk_errors, new_folder, replace_file, safe_name,
 
 ODD = [
     "org/na:me", "a/b\\c?*", "x" * 300, "CON", "con", "nul", "com1", "LPT9", "a.", "a ", "", ".", "..", "-", "_a",
-    "Model", "model!", "\u4e2d\u6587", "\ud800", "a\x00b", "a\u2028b", "a-0123456789", "a--b", "a-", "~", "2026-11-29T17:00",
+    "Model", "model!", "\u4e2d\u6587", "\ud800", "a\x00b", "a\u2028b", "a-0123456789", "a--b", "a-", "~",
+    "2026-11-29T17:00",
 ]  # fmt: skip
 
 

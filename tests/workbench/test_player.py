@@ -25,7 +25,7 @@ def test_it_opens_a_folder_a_record_and_lists(tmp_path):
     save_run(tmp_path / "run", RUN)
     for source in (tmp_path / "run", str(tmp_path / "run"), RUN, list(RUN.requests)):
         assert CyclePlayer(source).cycle == RUN.requests[0].cycles[0]
-    player = CyclePlayer([cycle for cycle in RUN.requests[0].cycles], tokens=RUN.tokens)
+    player = CyclePlayer(list(RUN.requests[0].cycles), tokens=RUN.tokens)
     assert player.cycle == RUN.requests[0].cycles[0]
     assert "".join(player.sides[0].strip.text).startswith("t")
 

@@ -1,0 +1,181 @@
+"""Ties (A8), other kinds of heads (A10, A16), more layers (A12) and sliding windows (A14): read, or refused by name."""
+
+import pytest
+import torch
+
+from specfit.engine.checkpoints import TargetFacts
+from tests.checkpoint_toys import (
+    LAYOUTS,
+    config_of,
+    read,
+    refused,
+    tensors_of,
+    toy_head,
+    two_steps,
+    write_drafter,
+    write_folder,
+)
+
+torch.set_num_threads(1)
+
+YARN = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
+
+
+# --- A8: ties, and what the target lends ---
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a8_a_tie_flag_beside_an_own_head_is_ignored_with_a_note(tmp_path, layout):
+    head, _, report = read(write_drafter(tmp_path, layout=layout, layer={"tie_word_embeddings": True}))
+    assert torch.equal(two_steps(head), two_steps(toy_head().pack()))
+    assert report.warnings == ("tie_word_embeddings is true, and the file has an lm_head of its own, which is used",)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a8_a_small_vocabulary_needs_its_own_head(tmp_path, tied):
+    folder = write_drafter(tmp_path, layer={"tie_word_embeddings": tied}, tensors={"lm_head.weight": None})
+    refused(folder, "no lm_head.weight; for 24 draft tokens it cannot be tied to an embedding of 64 rows")
+
+
+def test_a8_a_whole_vocabulary_may_be_tied_or_lent(tmp_path):
+    head = toy_head(draft_vocab_size=64)
+    tied = write_drafter(tmp_path / "t", head, layer={"tie_word_embeddings": True}, tensors={"lm_head.weight": None})
+    loaded, _, _ = read(tied)
+    assert torch.equal(loaded.lm_head.weight, loaded.embed_tokens.weight)
+    untied = write_drafter(tmp_path / "u", head, tensors={"lm_head.weight": None})
+    refused(untied, "pass the target's as target_lm_head=")
+    lent = torch.randn(64, 16)
+    assert torch.equal(read(untied, target_lm_head=lent)[0].lm_head.weight, lent)
+    refused(untied, r"target_lm_head has shape \(24, 16\)", target_lm_head=lent[:24])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_head_without_an_embedding_takes_the_targets(tmp_path, layout):
+    name = next(name for name in tensors_of(toy_head(), layout) if "embed" in name)
+    folder = write_drafter(tmp_path, layout=layout, tensors={name: None})
+    head, _, report = read(folder)
+    assert report.needs_target_embedding and "still to be shared" in str(report)
+    with pytest.raises(ValueError, match="share_embedding"):
+        two_steps(head)
+    table = toy_head().embed_tokens.weight.detach().clone()
+    head.share_embedding(table)
+    lent, _, report = read(folder, target_embedding=table)
+    assert not report.needs_target_embedding
+    assert lent.embed_tokens.weight.data_ptr() == table.data_ptr()
+    for each in (head, lent):
+        assert torch.equal(two_steps(each), two_steps(toy_head().pack()))
+
+
+def test_an_embedding_of_another_width_cannot_be_lent(tmp_path):
+    folder = write_drafter(tmp_path, toy_head(target_hidden_size=20), tensors={"embed_tokens.weight": None})
+    refused(folder, "the target's is 20 wide where the drafter is 16", target=TargetFacts(20, 8, 64))
+    refused(
+        write_drafter(tmp_path / "b", tensors={"embed_tokens.weight": None}),
+        "has shape",
+        target_embedding=torch.ones(64, 8),
+    )
+
+
+# --- A10, A16: things that are not EAGLE-3 heads ---
+
+
+def test_a10_an_eagle_1_head_is_named(tmp_path):
+    config = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "bias": True,
+        "vocab_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+    }
+    tensors = {
+        "fc.weight": torch.zeros(16, 32),
+        "fc.bias": torch.zeros(16),
+        "embed_tokens.weight": torch.zeros(64, 16),
+        **{f"layers.0.self_attn.{part}_proj.weight": torch.zeros(16, 16) for part in "qkvo"},
+        "layers.0.post_attention_layernorm.weight": torch.zeros(16),
+    }
+    refused(write_folder(tmp_path, config, tensors), r"EAGLE-1/2 head.*not 2 x 16.*fc.weight is \(16, 32\)")
+
+
+def test_a16_a_head_in_a_plain_llama_coat(tmp_path):
+    head = toy_head(head_dim=8, num_heads=3, num_kv_heads=3)  # 16 / 3 is no head size
+    config = {"truncated_vocab_size": 24, "draft_vocab_size": 24, "rope_theta": 150000, "rope_scaling": YARN}
+    loaded, _, report = read(write_drafter(tmp_path, head, layout="nebius", config=config))
+    assert loaded.config.head_dim == 8 and report.layout == "nebius"
+    rope = loaded.config.rope_parameters
+    assert rope["rope_theta"] == 150000.0 and rope["truncate"] is False and rope["factor"] == 32.0
+
+
+def test_a16_two_vocabulary_sizes_must_agree(tmp_path):
+    folder = write_drafter(tmp_path, layout="nebius", config={"draft_vocab_size": 32})
+    refused(folder, "two draft vocabularies, .*'draft_vocab_size': 32, 'truncated_vocab_size': 24")
+
+
+def test_a16_a_one_layer_language_model_is_no_head(tmp_path):
+    tensors = {f"model.{name}": value for name, value in tensors_of(toy_head(), "speculators").items()}
+    tensors = {name: value for name, value in tensors.items() if "fc" not in name and "2" not in name}
+    folder = write_folder(tmp_path, config_of(toy_head(), "nebius"), tensors)
+    refused(folder, "no EAGLE-3 head: it has no fc.weight")
+
+
+def test_other_speculators_are_refused_by_name(tmp_path):
+    refused(write_drafter(tmp_path / "a", config={"speculators_model_type": "dflash"}), "'dflash' speculator")
+    refused(write_drafter(tmp_path / "b", config={"speculators_config": {"algorithm": "mlp"}}), "'mlp' speculator")
+
+
+def test_other_layer_types_are_refused_by_name(tmp_path):
+    refused(write_drafter(tmp_path, layer={"model_type": "gemma3"}), "model_type 'gemma3'")
+
+
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_quantized_heads_are_refused_from_config_alone(tmp_path, key):
+    folder = write_drafter(tmp_path, config={key: {"quant_method": "fp8"}})
+    refused(folder, f"{key}: fp8")
+
+
+# --- A12: more than one layer ---
+
+
+def test_a12_layers_past_the_first_take_h(tmp_path):
+    head = toy_head(num_layers=2)
+    assert head.layers[1].self_attn.q_proj.weight.shape == (16, 16)
+    assert "layers.1.hidden_norm.weight" not in head.state_dict()
+    wide = {"layers.1.self_attn.q_proj.weight": torch.zeros(16, 32)}
+    refused(write_drafter(tmp_path / "w", head, tensors=wide), r"layers.1.self_attn.q_proj.weight has shape \(16, 32\)")
+    norm = {"layers.1.hidden_norm.weight": torch.ones(16)}
+    refused(write_drafter(tmp_path / "n", head, tensors=norm), "layers.1.hidden_norm.weight.*no place")
+    refused(write_drafter(tmp_path / "m", layer={"num_hidden_layers": 2}), r"lacks layers.1\.")
+    refused(write_drafter(tmp_path / "x", head, layer={"num_hidden_layers": 1}), r"holds layers.1\.")
+
+
+# --- A14: sliding windows ---
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"sliding_window": 512, "use_sliding_window": False},
+        {"sliding_window": 131072, "max_position_embeddings": 32768},
+        {"sliding_window": None, "use_sliding_window": True},
+        {"sliding_window": 8, "layer_types": ["full_attention"], "use_sliding_window": True},
+        {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]},  # the target's list
+        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 28},
+    ],
+    ids=range(6),
+)
+def test_a14_a_window_that_no_layer_uses_is_full_attention(tmp_path, layer):
+    assert torch.equal(two_steps(read(write_drafter(tmp_path, layer=layer))[0]), two_steps(toy_head().pack()))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"sliding_window": 8, "layer_types": ["sliding_attention"]},
+        {"sliding_window": 8, "use_sliding_window": True},
+        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 0},
+    ],
+    ids=range(3),
+)
+def test_a14_a_window_in_use_is_refused(tmp_path, layer):
+    refused(write_drafter(tmp_path, layer=layer), "8.*full attention only")

@@ -1,0 +1,171 @@
+"""The only file that writes: charts, tables and views to files, each with its numbers beside it.
+
+Nothing here needs a browser or a network, and the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from specfit.records import RunRecord
+
+from workbench.charts import Chart
+from workbench.paper_figures import FORMATS, figure_bytes
+from workbench.residency import residency_in
+from workbench.run_facts import run_of
+from workbench.schematic import Schematic, schematic
+from workbench.tables import Table, run_tables, theory_table
+
+TABLE_FORMATS = ("csv", "tex", "md")
+
+
+def export(figure: Any, path: str | Path) -> list[Path]:
+    """Write a chart, a table, a view or a player; the ending of `path` says how, none means every way there is.
+
+    Charts: .pdf, .svg, .png with the numbers as .csv beside; .html interactive. Tables: .csv, .tex, .md. Views and
+    players: .svg, .html, static. Returns the files written. Raises ValueError for an ending that it cannot be.
+    """
+    path = Path(path)
+    ways = _ways(figure)
+    ending = path.suffix.lower().lstrip(".")
+    if not ending or ending not in {*FORMATS, *TABLE_FORMATS, "html"}:
+        chosen = [way for way in ways if way != "html" or len(ways) <= 2]
+        stem = path
+        if ending and path.suffix[1:].isalpha() and len(path.suffix) <= 5:
+            raise ValueError(f"a {type(figure).__name__} can be written as {_list(ways)}; {path.name} is none of these")
+    elif ending not in ways:
+        raise ValueError(f"a {type(figure).__name__} can be written as {_list(ways)}, not .{ending}")
+    else:
+        chosen, stem = [ending], path.with_suffix("")
+    if isinstance(figure, Chart | Schematic) and "csv" not in chosen:
+        chosen = [*chosen, "csv"]
+    return [_write(stem.with_name(f"{stem.name}.{way}"), ways[way]()) for way in chosen]
+
+
+def export_all(runs: Iterable[Any], out: str | Path) -> list[Path]:
+    """Every figure and table of these runs (records or folders), and README.md with what must be known of each.
+
+    A figure that the runs lack the data for is named there with the reason, and does not keep the others from being
+    written.
+    """
+    from workbench.figures import all_charts
+
+    records = [run_of(run) for run in runs]
+    if not records:
+        raise ValueError("there is nothing to draw: no run was given")
+    out = Path(out)
+    written: list[Path] = []
+    notes = ["# Figures and tables", ""]
+    taken: set[str] = set()
+    for made in [*all_charts(records), *_cycles(records), *run_tables(records), *_theory(records, notes)]:
+        if getattr(made, "empty", False):
+            notes.append(f"- not drawn: {made.title}. {' '.join(made.notes)}")
+            continue
+        name = _free_name(made, taken)
+        files = export(made, out / name)
+        written += files
+        notes.append(f"- {made.title}: {', '.join(file.name for file in files)}")
+        notes += [f"  - {' '.join(note.split())}" for note in made.notes]
+    return [*written, _write(out / "README.md", ("\n".join(notes) + "\n").encode())]
+
+
+# -- what can be written how -------------------------------------------------------------------------------------------
+
+
+def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
+    """Endings and what gives their bytes."""
+    if isinstance(figure, Chart | Schematic):
+        drawn = {form: lambda form=form: figure_bytes(figure.matplotlib(), form) for form in FORMATS}
+        html = {"html": lambda: _plotly_page(figure.plotly())} if isinstance(figure, Chart) else {}
+        return {**drawn, "csv": lambda: figure.csv().encode(), **html}
+    if isinstance(figure, Table):
+        return {
+            "csv": lambda: figure.csv().encode(),
+            "tex": lambda: figure.latex().encode(),
+            "md": lambda: figure.markdown().encode(),
+        }
+    view = getattr(figure, "view", figure)
+    if callable(getattr(view, "svg", None)):
+        return {"svg": lambda: view.svg().encode(), "html": lambda: _static_page(repr(figure), view.svg())}
+    if callable(getattr(figure, "savefig", None)):
+        return {form: lambda form=form: figure_bytes(figure, form) for form in FORMATS}
+    if callable(getattr(figure, "to_html", None)):
+        return {"html": lambda: _plotly_page(figure)}
+    raise ValueError(f"a {type(figure).__name__} is no figure, table or view; workbench.figures makes them from runs")
+
+
+def _plotly_page(figure: Any) -> bytes:
+    """A page of its own with plotly inside, so that it opens without a network."""
+    return figure.to_html(include_plotlyjs=True, full_html=True, div_id="figure").encode()
+
+
+def _static_page(title: str, svg: str) -> bytes:
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>'
+    return f"{head}<body>{svg or escape(title)}</body></html>\n".encode()
+
+
+def _write(path: Path, data: bytes) -> Path:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+# -- which figures there are -------------------------------------------------------------------------------------------
+
+
+def _cycles(runs: list[RunRecord]) -> list[Schematic]:
+    """Figure 1 from the most telling cycle of the first run that drafts: accepted, rejected and left-out nodes."""
+    for run in sorted(runs, key=lambda run: run.method != "specfit"):
+        best = max(
+            ((request, cycle) for request, cycle in run.cycles() if cycle.selection.nodes),
+            key=lambda pair: (
+                min(len(pair[1].accepted), 3)
+                + min(len(pair[1].selection.nodes) - len(pair[1].accepted), 2)
+                + min(len(pair[1].pool) - len(pair[1].selection.nodes), 5)
+            ),
+            default=None,
+        )
+        if best is not None:
+            request, cycle = best
+            residency = residency_in(run, request, cycle.index)
+            return [schematic(cycle, tokens=run.tokens, residency=residency)]
+    return []
+
+
+def _theory(runs: list[RunRecord], notes: list[str]) -> list[Table]:
+    tables = []
+    for run in runs:
+        if run.method != "specfit":
+            continue
+        try:
+            tables.append(theory_table(run))
+        except ValueError as error:
+            notes.append(f"- not drawn: Table 5. {error}")
+    return tables
+
+
+def _free_name(made: Any, taken: set[str]) -> str:
+    """The figure's own name, with its workload where several share it, and a number where that is not enough."""
+    name = made.name
+    if name in taken:
+        words = "".join(char if char.isascii() and char.isalnum() else "_" for char in made.title.lower())[:60]
+        name = f"{made.name}_{words.strip('_')}"
+    number = 2
+    while name in taken:
+        name, number = f"{made.name}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _list(ways: Iterable[str]) -> str:
+    return ", ".join(f".{way}" for way in ways)
