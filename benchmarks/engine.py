@@ -62,7 +62,8 @@ def autoregressive(library: torch.nn.Module, engine: Engine, prompts: list[tuple
         assert text[0, len(prompt) :].tolist() == decoding.output, "the engine's text is not the library's"
     ratio = median(a / b for a, b in zip(ours[1:], theirs[1:], strict=True))
     print(
-        f"(a) AR, all experts resident: {ratio:.2f} x the library's generate ({median(ours):.0f} against {median(theirs):.0f} tokens/s)"
+        f"(a) AR, all experts resident: {ratio:.2f} x the library's generate "
+        f"({median(ours):.0f} against {median(theirs):.0f} tokens/s)"
     )
 
 
@@ -125,7 +126,8 @@ def hook(library: torch.nn.Module, engine: Engine, prompt: tuple[int, ...]) -> N
                 caches[name].crop(-rows)
         ours, theirs = median(times["ours"]), median(times["theirs"])
         print(
-            f"(c) forward of {rows} token{'s' if rows > 1 else ''}: hook {ours / theirs:.2f} x the library's ({1e3 * ours:.2f} against {1e3 * theirs:.2f} ms)"
+            f"(c) forward of {rows} token{'s' if rows > 1 else ''}: "
+            f"hook {ours / theirs:.2f} x the library's ({1e3 * ours:.2f} against {1e3 * theirs:.2f} ms)"
         )
 
 

@@ -4,8 +4,9 @@
     python benchmarks/selector.py --quick    # fewer pools, no minimum cuts and integer programs
 
 Times are medians over seeded pools of this process's own CPU time, so that other jobs on the machine matter less (the
-integer program's solver is another process: wall time there); all solvers take turns on the same pools. The first column is each one's time over that of Algorithm 1 on the paper's pool (18 nodes, K = 7), which is
-what to compare between machines. "cycle" is a search after every drafted level, each seeded with the choice before,
+integer program's solver is another process: wall time there); all solvers take turns on the same pools. The first
+column is each one's time over that of Algorithm 1 on the paper's pool (18 nodes, K = 7): compare that between machines.
+"cycle" is a search after every drafted level, each seeded with the choice before,
 until the choice takes no node of the newest level; "5 levels" never stops early. Building states is not timed.
 """
 

@@ -27,7 +27,7 @@ from specfit.machine import describe_machine, now
 from specfit.methods import EAGLE3, Method
 from specfit.objective import CostModel, CycleState, Selection, evaluate
 from specfit.select.min_union import min_union_tree, prefix_tree
-from specfit.tree import EMPTY_POOL, DraftPool
+from specfit.tree import DraftPool
 
 if TYPE_CHECKING:
     from specfit.engine.engine import Engine
@@ -80,7 +80,9 @@ class Calibration:
         """ValueError, naming what differs, unless the coefficients were fitted with this engine's settings."""
         differing = [key for key in BINDING if self.settings.get(key) != settings.get(key)]
         if differing:
-            found = "; ".join(f"{key} {_brief(self.settings.get(key))} then, {_brief(settings.get(key))} now" for key in differing)
+            found = "; ".join(
+                f"{key} {_brief(self.settings.get(key))} then, {_brief(settings.get(key))} now" for key in differing
+            )
             raise ValueError(
                 f"the coefficients were fitted with another configuration ({found}); calibrate again, or say that you "
                 "want them anyway (--force-cost)"
@@ -123,30 +125,38 @@ def calibrate(
     protocol: str = "consecutive",
     max_nodes: int = 7,
     names: Iterable[str] = (),
+    max_new_tokens: int = 200,
     seed: int = 0,
     progress: Callable[[int], None] = lambda probes: None,
 ) -> Calibration:
-    """Measure and fit. prompts: token ids; routes: an atlas over them; names: what the prompts are called.
+    """Measure and fit. prompts: token ids; routes: an atlas over them that reaches `max_new_tokens`; names: what the
+    prompts are called.
 
     Raises ValueError for an unknown protocol, or prompts too short for it.
     """
     if protocol not in ("paper", "consecutive"):
         raise ValueError(f"protocol {protocol!r} is unknown; choose paper or consecutive")
     engine.reset()
+    sizes = {"max_nodes": max_nodes, "max_new_tokens": max_new_tokens}
     if protocol == "paper":
-        fit = fit_paper(_counted(paper_probes(engine, prompts, routes, max_nodes=max_nodes), progress), max_nodes)
+        fit = fit_paper(_counted(paper_probes(engine, prompts, routes, **sizes), progress), max_nodes)
     else:
-        probes = consecutive_probes(engine, prompts, routes, max_nodes=max_nodes, seed=seed)
+        probes = consecutive_probes(engine, prompts, routes, **sizes, seed=seed)
         fit = fit_consecutive(_counted(probes, progress), max_nodes)
     return Calibration.of(fit, protocol=protocol, settings=engine.settings, prompts=names)
 
 
 def paper_probes(
-    engine: Engine, prompts: Sequence[Sequence[int]], routes: RouteSource, *, max_nodes: int = 7
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    routes: RouteSource,
+    *,
+    max_nodes: int = 7,
+    max_new_tokens: int = 200,
 ) -> Iterator[Probe]:
     """One probe per state, size and tree kind, the mean of two measurements: 9 * (K + 1) * 2 of them."""
     for prompt in prompts:
-        decoding = engine.decode(prompt, method=EAGLE3, max_new_tokens=engine.room(prompt))
+        decoding = engine.decode(prompt, method=EAGLE3, max_new_tokens=engine.room(prompt, max_new_tokens))
         decoding.prefill()
         for boundary in range(BOUNDARIES[-1] + 1):
             if boundary in BOUNDARIES:
@@ -173,9 +183,7 @@ def _probe(
     spent = 0.0
     for _ in range(REPEATS):
         start = perf_counter()
-        pool = EMPTY_POOL
-        for pool in drafter.levels(max_depth=drafter.config.depth):
-            pass
+        pool = drafter.full_pool()
         spent += perf_counter() - start
         estimate = routes(context, pool)
         nodes = choose(CycleState(pool, estimate), min(size, len(pool)))
@@ -198,6 +206,7 @@ def consecutive_probes(
     routes: RouteSource,
     *,
     max_nodes: int = 7,
+    max_new_tokens: int = 200,
     cycles: int = CYCLES,
     seed: int = 0,
 ) -> Iterator[Probe]:
@@ -217,7 +226,7 @@ def consecutive_probes(
                 method=method,
                 cost=_free(max_nodes),
                 routes=routes,
-                max_new_tokens=engine.room(prompt),
+                max_new_tokens=engine.room(prompt, max_new_tokens),
                 eos=engine.eos,
             )
             for cycle in decoding:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from specfit.calibrate import CYCLES, Calibration, calibrate
-from specfit.demo import LINK_MS, SLOTS, bar, calibration_workload, run_demo, run_step
-from specfit.methods import AR, EAGLE3, SPECFIT, Method, with_max_nodes
+from specfit.demo import CALIBRATION_TOKENS, LINK_MS, SLOTS, bar, calibration_workload, run_demo, run_step
+from specfit.methods import AR, EAGLE3, SPECFIT, with_max_nodes
 from specfit.report import report
 from specfit.run_folder import load_run, new_folder
 from specfit.runs import RouteChoice, ensure_atlas, find_runs, prompts_of, run_method
@@ -116,7 +116,9 @@ def _figures(options: argparse.Namespace) -> None:
     try:
         from workbench.export import export_all
     except ModuleNotFoundError as error:
-        raise ValueError(f"figures need the workbench extra ({error.name} is missing): pip install specfit-workbench[workbench]") from error
+        raise ValueError(
+            f"figures need the workbench extra ({error.name} is missing): pip install specfit-workbench[workbench]"
+        ) from error
     for path in export_all([load_run(folder) for folder in find_runs(options.folders)], options.out):
         print(path)
 
@@ -180,7 +182,8 @@ def _fit(options: argparse.Namespace, engine: Engine, folder: Path) -> Calibrati
     if options.calibration_questions is None:
         workload = calibration_workload()
     else:
-        workload = spec_bench(options.calibration_questions, limit=3, name="calibration")
+        limits = Limits(max_new_tokens=CALIBRATION_TOKENS)
+        workload = spec_bench(options.calibration_questions, limit=3, limits=limits, name="calibration")
     atlas = _atlas(options, workload, folder / "atlas-calibration.npz")
     with bar("calibrate", CYCLES if options.protocol == "consecutive" else 144) as step:
         return calibrate(
@@ -189,6 +192,7 @@ def _fit(options: argparse.Namespace, engine: Engine, folder: Path) -> Calibrati
             atlas,
             protocol=options.protocol,
             max_nodes=options.max_nodes,
+            max_new_tokens=CALIBRATION_TOKENS,
             names=[str(question.id) for question in workload.questions],
             seed=options.seed,
             progress=step,
@@ -237,10 +241,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="specfit", description="Which draft tokens are worth verifying? See README.md.", allow_abbrev=False)
+    parser = _Parser(
+        prog="specfit", description="Which draft tokens are worth verifying? See README.md.", allow_abbrev=False
+    )
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND", parser_class=_Parser)
 
-    demo = commands.add_parser("demo", help="all methods on both embedded workloads, with and without the cache", allow_abbrev=False)
+    demo = commands.add_parser(
+        "demo", help="all methods on both embedded workloads, with and without the cache", allow_abbrev=False
+    )
     demo.add_argument("--count", type=_positive, default=6, metavar="N", help="prompts of each workload (6)")
     demo.add_argument("--slots", type=_positive, default=SLOTS, help=f"expert slots per layer with the cache ({SLOTS})")
     demo.add_argument("--link-ms", type=float, default=LINK_MS, help=f"emulated link, ms per expert ({LINK_MS})")
@@ -253,7 +261,9 @@ def _parser() -> argparse.ArgumentParser:
     _questions(run)
     _configuration(run)
     _costs(run)
-    run.add_argument("--routes", type=_share, default=1.0, metavar="ACCURACY", help="accuracy of the route estimates (1)")
+    run.add_argument(
+        "--routes", type=_share, default=1.0, metavar="ACCURACY", help="accuracy of the route estimates (1)"
+    )
     run.add_argument("--atlas", type=Path, metavar="FILE", help="keep the atlas there rather than in the run's folder")
     run.add_argument("--truth", action="store_true", help="record pool truths even where no method reads routes")
     _out(run, "folder of the runs; an existing one is resumed")
@@ -291,7 +301,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _questions(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workload", default="problems", help="problems, news, or a Spec-Bench question file (problems)")
+    parser.add_argument(
+        "--workload", default="problems", help="problems, news, or a Spec-Bench question file (problems)"
+    )
     parser.add_argument("--category", help="of a question file, exactly as spelt there")
     parser.add_argument("--ids", help="question ids, comma separated; or summarization, gsm8k, gsm8k-4090: the paper's")
     parser.add_argument("--count", type=_positive, metavar="N", help="the first N questions (embedded: 8; file: all)")
@@ -316,8 +328,12 @@ def _configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def _costs(parser: argparse.ArgumentParser, *, given: bool = True) -> None:
-    parser.add_argument("--protocol", choices=["consecutive", "paper"], default="consecutive", help="of the calibration")
-    parser.add_argument("--calibration-questions", metavar="FILE", help="a question file to calibrate with (its first 3)")
+    parser.add_argument(
+        "--protocol", choices=["consecutive", "paper"], default="consecutive", help="of the calibration"
+    )
+    parser.add_argument(
+        "--calibration-questions", metavar="FILE", help="a question file to calibrate with (its first 3)"
+    )
     if given:
         parser.add_argument("--cost", type=Path, metavar="FILE", help="coefficients of `specfit calibrate`")
         parser.add_argument("--force-cost", action="store_true", help="use them for another configuration all the same")

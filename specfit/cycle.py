@@ -195,13 +195,11 @@ class Decoding:
         selection = self._method.select(CycleState(pool, routes), self._cost, seed=seed)
         if not isinstance(selection, Selection):
             raise ValueError(
-                f"the policy of method {self._method.name!r} returned a {type(selection).__name__}; expected a Selection, "
-                "which specfit.evaluate(state, nodes, cost) makes of node ids"
+                f"the policy of method {self._method.name!r} returned a {type(selection).__name__}; "
+                "expected a Selection, which specfit.evaluate(state, nodes, cost) makes of node ids"
             )
         nodes = check_legal(pool, selection.nodes, max_nodes=self._method.max_nodes)
-        if nodes != selection.nodes:
-            selection = replace(selection, nodes=nodes)  # the target is given them in ascending order
-        return routes, selection
+        return routes, replace(selection, nodes=nodes)  # ascending plain ints, whatever the policy gave
 
     def _accept(
         self, pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]
@@ -229,9 +227,7 @@ class Decoding:
             self.stop_reason = "limit"
 
 
-def accepted_path(
-    pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]
-) -> tuple[tuple[int, ...], int]:
+def accepted_path(pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]) -> tuple[tuple[int, ...], int]:
     """The longest root-to-node path in `nodes` whose tokens are the target's own, and the target's token after it.
 
     next_tokens: (1 + len(nodes),) the target's next token after the root, then after each node in the order of `nodes`.

@@ -22,6 +22,7 @@ from specfit.workloads import Limits, Question, Workload, embedded_workload
 SLOTS = 24  # of 64 experts a layer, "with the cache"
 LINK_MS = 0.3  # per expert, emulated
 METHODS = (AR, EAGLE3, SPECFIT)
+CALIBRATION_TOKENS = 200  # of an answer, at most
 
 
 def run_demo(
@@ -40,7 +41,9 @@ def run_demo(
     atlases = {}
     for workload in (*workloads, tuning):
         with bar(f"atlas {workload.name}", len(workload.questions)) as step:
-            atlases[workload.name] = ensure_atlas(folder / f"atlas-{workload.name}.npz", resident, workload, progress=step)
+            atlases[workload.name] = ensure_atlas(
+                folder / f"atlas-{workload.name}.npz", resident, workload, progress=step
+            )
 
     runs: list[RunRecord] = []
     for cleared in (True, False):
@@ -57,6 +60,7 @@ def run_demo(
                         [prompt.ids for prompt in prompts_of(engine, tuning)],
                         atlases[tuning.name],
                         names=[str(question.id) for question in tuning.questions],
+                        max_new_tokens=CALIBRATION_TOKENS,
                         progress=step,
                     )
                 fitted.save(path)
@@ -84,7 +88,7 @@ def calibration_workload(count: int = 3) -> Workload:
     questions: list[Question] = []
     for pair in zip(*(workload.questions for workload in kinds), strict=True):
         questions += [replace(question, id=f"{question.category}-{question.id}") for question in pair]
-    return Workload("calibration", tuple(questions), Limits(max_new_tokens=200))
+    return Workload("calibration", tuple(questions), Limits(max_new_tokens=CALIBRATION_TOKENS))
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def with_max_nodes(method: Method, max_nodes: int) -> Method:
         return method
     policies = {EAGLE3.name: PrefixPolicy, SPECFIT.name: ExactPolicy}
     if method.name not in policies:
-        raise ValueError(f"method {method.name!r} is not AR, EAGLE3 or SPECFIT; build its Method with max_nodes instead")
+        raise ValueError(
+            f"method {method.name!r} is not AR, EAGLE3 or SPECFIT; build its Method with max_nodes instead"
+        )
     return Method(
         method.name,
         policy=policies[method.name](max_nodes=max_nodes),

@@ -72,7 +72,7 @@ class Routes:
 def bitmaps_from_indices(indices: NDArray[np.integer], *, experts: int) -> list[int]:
     """Bitmaps of rows of expert ids, (rows, layers, top_k) -> one int a row."""
     rows, layers, _ = indices.shape
-    if indices.size and not (0 <= indices.min() and indices.max() < experts):
+    if indices.size and not (indices.min() >= 0 and indices.max() < experts):
         row, layer, _ = (int(i) for i in np.argwhere((indices < 0) | (indices >= experts))[0])
         where = "the root" if row == 0 else f"node {row - 1}"
         wrong = indices[row, layer].tolist()

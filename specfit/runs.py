@@ -236,7 +236,7 @@ def _earlier_answers(writer: RunWriter) -> dict[str, str]:
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
-    """The run folders among `folders` and right below them (an experiment's), in order; ValueError if there are none."""
+    """The run folders among `folders` and right below them (an experiment's), in order; ValueError for none."""
     found: list[Path] = []
     for folder in map(Path, folders):
         inside = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []

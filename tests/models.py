@@ -45,7 +45,9 @@ def tiny_target(folder: Path, *, seed: int = 0, **changes: object) -> Qwen3MoeFo
     return model
 
 
-def tiny_drafter(folder: Path, *, seed: int = 1, aux: tuple[int, ...] = (1, 2, 3), vocab: int = 64, width: int = 32) -> None:
+def tiny_drafter(
+    folder: Path, *, seed: int = 1, aux: tuple[int, ...] = (1, 2, 3), vocab: int = 64, width: int = 32
+) -> None:
     """A random EAGLE-3 head for `tiny_target` in the speculators layout."""
     torch.manual_seed(seed)
     layer = {
@@ -105,4 +107,6 @@ def tiny_drafter(folder: Path, *, seed: int = 1, aux: tuple[int, ...] = (1, 2, 3
         "tie_word_embeddings": False,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}, folder / "model.safetensors")
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}, folder / "model.safetensors"
+    )

@@ -1,4 +1,4 @@
-"""The project's shell holds together: pins and ranges, environment.yml, the wheel's contents, imports, make's messages."""
+"""The project's shell holds together: pins, ranges, environment.yml, the wheel's contents, imports, messages."""
 
 from __future__ import annotations
 

@@ -202,7 +202,9 @@ def toy_request(number: int, decoding: Decoding) -> RequestRecord:
     )
 
 
-def toy_run(method: Method = SPECFIT, *, seed: int = 0, requests: int = 3, tokens: int = 40, slots: int = 4) -> RunRecord:
+def toy_run(
+    method: Method = SPECFIT, *, seed: int = 0, requests: int = 3, tokens: int = 40, slots: int = 4
+) -> RunRecord:
     """A complete run of the toy world; the caches carry over between requests."""
     world = ToyWorld(seed)
     target = ToyTarget(world, slots=slots)

@@ -50,9 +50,7 @@ def choice(
             time, ratio = selection.predicted_ms, selection.ratio if selection.predicted_ms else None
     true = known_routes(cycle, chosen, true=True)
     misses = None if true is None else residency.misses(union_bitmap(true, chosen))
-    return Choice(
-        name, chosen, reward(cycle.pool, chosen), time, ratio, union, misses, would_commit(cycle, chosen)
-    )
+    return Choice(name, chosen, reward(cycle.pool, chosen), time, ratio, union, misses, would_commit(cycle, chosen))
 
 
 def eagle3_nodes(pool: DraftPool, count: int) -> tuple[int, ...]:

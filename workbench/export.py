@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from specfit.records import RunRecord
-
 from workbench.charts import Chart
-from workbench.paper_figures import FORMATS, figure_bytes
 from workbench.residency import residency_in
 from workbench.run_facts import run_of
 from workbench.schematic import Schematic, schematic
 from workbench.tables import Table, run_tables, theory_table
 
+FORMATS = ("pdf", "svg", "png")
 TABLE_FORMATS = ("csv", "tex", "md")
 
 
@@ -79,7 +79,8 @@ def export_all(runs: Iterable[Any], out: str | Path) -> list[Path]:
 def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
     """Endings and what gives their bytes."""
     if isinstance(figure, Chart | Schematic):
-        drawn = {form: lambda form=form: figure_bytes(figure.matplotlib(), form) for form in FORMATS}
+        once = cache(figure.matplotlib)
+        drawn = {form: lambda form=form: _printed(once(), form) for form in FORMATS}
         html = {"html": lambda: _plotly_page(figure.plotly())} if isinstance(figure, Chart) else {}
         return {**drawn, "csv": lambda: figure.csv().encode(), **html}
     if isinstance(figure, Table):
@@ -92,10 +93,16 @@ def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
     if callable(getattr(view, "svg", None)):
         return {"svg": lambda: view.svg().encode(), "html": lambda: _static_page(repr(figure), view.svg())}
     if callable(getattr(figure, "savefig", None)):
-        return {form: lambda form=form: figure_bytes(figure, form) for form in FORMATS}
+        return {form: lambda form=form: _printed(figure, form) for form in FORMATS}
     if callable(getattr(figure, "to_html", None)):
         return {"html": lambda: _plotly_page(figure)}
     raise ValueError(f"a {type(figure).__name__} is no figure, table or view; workbench.figures makes them from runs")
+
+
+def _printed(figure: Any, form: str) -> bytes:
+    from workbench.paper_figures import figure_bytes  # matplotlib loads only where it is used
+
+    return figure_bytes(figure, form)
 
 
 def _plotly_page(figure: Any) -> bytes:

@@ -17,12 +17,11 @@ from specfit.records import CycleRecord, RunRecord
 from specfit.routes import expert_union
 from specfit.select import prefix_tree
 from specfit.tree import ROOT
-
 from workbench.charts import Chart, Panel, Series
 from workbench.choices import known_routes
 from workbench.run_facts import run_of
-from workbench.run_table import cache_of, by_workload, workload_of
-from workbench.theme import PAGE_IN, STAGE_COLOURS, method_colour, method_words
+from workbench.run_table import by_workload, cache_of, workload_of
+from workbench.theme import COLUMN_IN, PAGE_IN, STAGE_COLOURS, method_colour, method_words
 
 POINTS = 3_000  # cycles drawn in a scatter; more are thinned evenly
 
@@ -39,7 +38,7 @@ def _throughput(workload: str, runs: Sequence[RunRecord]) -> Chart:
     for method in _methods(runs):
         values = [found.get((method, cache)) for cache in caches]
         rates = tuple(None if metrics is None else metrics.decode_tps for metrics in values)
-        labels = tuple("" if rate is None else f"{rate:.2f}" for rate in rates)
+        labels = tuple("" if rate is None else f"{rate:.2f}" if rate < 100 else f"{rate:.0f}" for rate in rates)
         series.append(Series(method_words(method), tuple(caches), rates, _colour(method, runs), "bars", labels=labels))
         rows += [
             {"workload": workload, "cache": cache, "method": method, "decode_tps": rate}
@@ -91,7 +90,9 @@ def stage_times(runs: Iterable[Any]) -> Chart:
         {"run": name, **{f"{stage}_ms": getattr(m, f"{stage}_ms") for stage in STAGE_COLOURS}}
         for name, m in zip(names, metrics, strict=True)
     )
-    return Chart("stage_times", "Time per cycle by stage", (Panel("", "ms per cycle", series),), rows, _timing_notes(records))
+    panels = (Panel("", "ms per cycle", series),)
+    wide = COLUMN_IN if len(records) <= 4 else PAGE_IN
+    return Chart("stage_times", "Time per cycle by stage", panels, rows, _timing_notes(records), wide)
 
 
 def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
@@ -103,9 +104,10 @@ def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
     records = _runs(runs)
     series, rows = [], []
     bare = False
-    for run in _drafting(records):
-        pairs = [pair for _, cycle in run.cycles() for pair in path_outcomes(cycle)]
-        bare |= any(cycle.truth is None for _, cycle in run.cycles())
+    for method in _methods(_drafting(records)):
+        cycles = [cycle for run in records if run.method == method for _, cycle in run.cycles()]
+        pairs = [pair for cycle in cycles for pair in path_outcomes(cycle)]
+        bare |= any(cycle.truth is None for cycle in cycles)
         if not pairs:
             continue
         probs, right = (np.array(column, float) for column in zip(*pairs, strict=True))
@@ -113,10 +115,9 @@ def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
         filled = [b for b in range(bins) if (place == b).any()]
         said = tuple(float(probs[place == b].mean()) for b in filled)
         seen = tuple(float(right[place == b].mean()) for b in filled)
-        name = _name(run, records)
-        series.append(Series(name, said, seen, _colour(run.method, records), "line"))
+        series.append(Series(method_words(method), said, seen, _colour(method, records), "line"))
         rows += [
-            {"run": name, "path_probability": p, "share_right": s, "nodes": int((place == b).sum())}
+            {"method": method, "path_probability": p, "share_right": s, "nodes": int((place == b).sum())}
             for p, s, b in zip(said, seen, filled, strict=True)
         ]
     notes = ("Without an atlas only verified nodes are counted, so left-out nodes are missing.",) if bare else ()
@@ -142,17 +143,20 @@ def predicted_and_measured(runs: Iterable[Any]) -> Chart:
     """Predicted against measured cycle time, the selector's own apart, a point a cycle."""
     records = _runs(runs)
     series, rows, lacking = [], [], []
-    for run in records:
-        cycles = [cycle for _, cycle in run.cycles() if cycle.selection.predicted_ms]
-        name = _name(run, records)
-        if not cycles:
-            lacking.append(name)
+    for method in _methods(records):
+        mine = [run for run in records if run.method == method]
+        points = [
+            (_name(run, records), cycle.selection.predicted_ms, cycle.times.total_ms - cycle.times.select_ms)
+            for run in mine
+            for _, cycle in run.cycles()
+            if cycle.selection.predicted_ms
+        ]
+        if not points:
+            lacking.append(method_words(method))
             continue
-        said = [cycle.selection.predicted_ms for cycle in cycles]
-        took = [cycle.times.total_ms - cycle.times.select_ms for cycle in cycles]
-        step = -(-len(cycles) // POINTS)
-        series.append(Series(name, tuple(said[::step]), tuple(took[::step]), _colour(run.method, records), "points"))
-        rows += [{"run": name, "predicted_ms": p, "measured_ms": m} for p, m in zip(said, took, strict=True)]
+        _, said, took = zip(*points[:: -(-len(points) // POINTS)], strict=True)
+        series.append(Series(method_words(method), said, took, _colour(method, records), "points"))
+        rows += [{"run": name, "predicted_ms": p, "measured_ms": m} for name, p, m in points]
     notes = (*_timing_notes(records), *(f"{name} predicted no times." for name in lacking))
     panel = Panel("predicted ms per cycle", "measured ms", tuple(series), diagonal=True)
     return Chart("predicted_measured", "Predicted and measured cycle time", (panel,), tuple(rows), notes)
@@ -184,12 +188,16 @@ def union_by_size(runs: Iterable[Any], *, most: int = 7) -> Chart:
     for method, unions in by_method.items():
         means = tuple(float(value) for value in np.mean(unions, axis=0))
         series.append(Series(f"pools of {method_words(method)}", sizes, means, _colour(method, records), "line"))
-        rows += [{"method": method, "nodes": k, "union": u, "cycles": len(unions)} for k, u in zip(sizes, means, strict=True)]
+        rows += [
+            {"method": method, "nodes": k, "union": u, "cycles": len(unions)} for k, u in zip(sizes, means, strict=True)
+        ]
     if chance:
         means = tuple(float(value) for value in np.mean(chance, axis=0))
         series.append(Series("independent tokens", sizes, means, "#8c8c8c", "line", dash=True))
         rows += [{"method": "independent", "nodes": k, "union": u} for k, u in zip(sizes, means, strict=True)]
-    notes = () if rows else (f"No cycle here has routes of a whole pool of at least {most} nodes (an atlas gives them).",)
+    notes = (
+        () if rows else (f"No cycle here has routes of a whole pool of at least {most} nodes (an atlas gives them).",)
+    )
     panel = Panel("draft nodes verified", "experts executed, F(S)", tuple(series))
     return Chart("union_by_size", "Experts by tree size", (panel,), tuple(rows), notes)
 
@@ -247,7 +255,9 @@ def _name(run: RunRecord, runs: Sequence[RunRecord]) -> str:
 
 
 def _timing_notes(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    kinds = {str((run.settings.get("link") or {}).get("kind")) for run in runs if isinstance(run.settings.get("link"), dict)}
+    kinds = {
+        str((run.settings.get("link") or {}).get("kind")) for run in runs if isinstance(run.settings.get("link"), dict)
+    }
     notes = []
     if "emulated" in kinds:
         notes.append("Emulated link: copies wait for the deadlines of a described host-to-device link.")

@@ -36,7 +36,6 @@ RC = {
 HATCHES = ("", "///", "...", "xx")  # so that bars are told apart in grey
 LINES = ("-", "--", ":", "-.")
 SHAPES = ("o", "D", "s", "^")
-FORMATS = ("pdf", "svg", "png")
 DPI = 300
 
 
@@ -53,7 +52,8 @@ def paper_figure(chart: Chart) -> Figure:
             _draw(axes, panel)
         handles, names = all_axes[0].get_legend_handles_labels()
         if len(names) > 1:
-            figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 4))
+            room = int(72 * chart.width_in / (0.62 * FONT_PT * max(map(len, names)) + 4 * FONT_PT))
+            figure.legend(handles, names, loc="outside upper center", ncols=max(1, min(len(names), room)))
         return figure
 
 
@@ -102,10 +102,17 @@ def _bars(axes: Any, series: Series, place: int, number: int, count: int) -> Non
     at = [i - 0.4 + wide * (number + 0.5) for i in range(len(series.x))]
     high = [value if value is not None else 0.0 for value in series.y]
     drawn = axes.bar(
-        at, high, wide * 0.94, label=series.name, color=series.colour, hatch=HATCHES[place % 4], edgecolor="white", linewidth=0.3
+        at,
+        high,
+        wide * 0.94,
+        label=series.name,
+        color=series.colour,
+        hatch=HATCHES[place % 4],
+        edgecolor="white",
+        linewidth=0.3,
     )
     if series.labels:
-        axes.bar_label(drawn, labels=series.labels, fontsize=FONT_PT - 1.5, padding=1)
+        axes.bar_label(drawn, labels=series.labels, fontsize=FONT_PT - 2, padding=1)
     axes.set_xticks(range(len(series.x)), [str(x) for x in series.x])
 
 

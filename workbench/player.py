@@ -1,8 +1,8 @@
 """The player: walk through a run's cycles, forwards, backwards or by what went wrong, one run or two side by side.
 
-    player = CyclePlayer("runs/specfit")                   # a run folder, a RunRecord, or a list of records
-    player = CyclePlayer("runs/specfit", "runs/eagle3")    # the same questions, moving together
-    player.cycle, player.request                           # what is on the screen, as plain records
+player = CyclePlayer("runs/specfit")                   # a run folder, a RunRecord, or a list of records
+player = CyclePlayer("runs/specfit", "runs/eagle3")    # the same questions, moving together
+player.cycle, player.request                           # what is on the screen, as plain records
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class RunSide:
         self._cycles: list[tuple[int, RequestRecord, CycleRecord]] = []
         self._text_of: int | None = None
         self.strip.observe(self._asked, "asked")
-        self.load(source)
+        if source is not None:
+            self.load(source)
 
     def load(self, source: Any) -> None:
         """Show another run from its beginning; a source that is no run shows as a sentence."""
@@ -58,7 +59,7 @@ class RunSide:
         self.strip.question = -1
         self.reorder("all")
 
-    def reorder(self, order: str, question: int = -1) -> None:
+    def reorder(self, order: str, question: int = -1, *, at: int = 0) -> None:
         """Walk through another choice of cycles; one that the run cannot make says why and changes nothing."""
         assert self.run is not None
         where = None if question < 0 else question
@@ -79,10 +80,37 @@ class RunSide:
             changes = [i for i in range(1, len(places)) if places[i] != places[i - 1]]
             self.strip.breaks = changes if order != "gap" else []
             self.strip.labels = [self._label(request, cycle) for _, request, cycle in cycles]
-            self._step(0)
+            self._step(at)
             self.strip.notice = self._what_to_know()
         if not cycles:
             self.view.say("")
+
+    def follow(self, run: RunRecord) -> None:
+        """Show the newest cycle of a run that is still growing; everything else as `load` does."""
+        fresh = self.run is None or self.run.settings is not run.settings
+        self.run, self._cycles = run, walk(run)
+        cost = self._cost or run_cost(run)
+        with self.strip.hold_sync():
+            self.view.tokens, self.view.cost = run.tokens, cost
+            if fresh:
+                self.view.max_nodes = 7 if cost is None else cost.max_nodes
+                self.strip.name = method_words(run.method)
+                self.strip.questions = [self._question_words(request) for request in run.requests]
+                for part in (self.strip, self.view):
+                    part.layout.display = None
+            self.reorder("all", at=len(self._cycles) - 1)
+
+    def hide(self) -> None:
+        """Take no room until there is a run."""
+        for part in (self.strip, self.view):
+            part.layout.display = "none"
+
+    def close(self) -> None:
+        """Close both parts and let go of whoever listened."""
+        self.strip.unobserve_all()
+        self.strip.close()
+        self.view.close()
+        self.moved = self.deeper = lambda *_: None
 
     @property
     def here(self) -> tuple[int, RequestRecord, CycleRecord] | None:
@@ -177,7 +205,9 @@ class CyclePlayer(ipywidgets.VBox):
         cost: CostModel | None = None,
         tokens: Mapping[int, str] | None = None,
     ) -> None:
-        self.sides = [RunSide(source, cost=cost, tokens=tokens) for source in (run, other) if source is not None]
+        self.sides = [
+            RunSide(source, cost=cost, tokens=tokens) for source in ([run] if other is None else [run, other])
+        ]
         half = ipywidgets.Layout(flex="1 1 600px", min_width="0", overflow="visible")
         columns = [ipywidgets.VBox([side.strip, side.view], layout=half) for side in self.sides]
         row = ipywidgets.Layout(flex_flow="row wrap", overflow="visible")
@@ -225,10 +255,7 @@ class CyclePlayer(ipywidgets.VBox):
     def close(self) -> None:
         """Close all parts."""
         for side in self.sides:
-            side.strip.unobserve_all()
-            side.strip.close()
-            side.view.close()
-            side.moved = side.deeper = lambda *_: None
+            side.close()
         for box in self.children:
             for column in box.children:
                 column.close()
@@ -243,8 +270,9 @@ class CyclePlayer(ipywidgets.VBox):
 
     def __repr__(self) -> str:
         runs = [
-            "no run" if side.run is None else f"{side.strip.name}, {len(side.run.requests)} requests, "
-            f"{len(side._cycles)} cycles"
+            "no run"
+            if side.run is None
+            else f"{side.strip.name}, {len(side.run.requests)} requests, {len(side._cycles)} cycles"
             for side in self.sides
         ]
         return f"CyclePlayer({'; '.join(runs)})"

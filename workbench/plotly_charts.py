@@ -58,7 +58,12 @@ def _marks(go: Any, series: Any, place: int, shared: dict[str, Any]) -> Any:
         x=[_text(x) for x in series.x],
         y=list(series.y),
         mode="markers" if points else "lines" if series.dash else "lines+markers",
-        marker={"color": series.colour, "symbol": SHAPES[place % 4], "size": 5 if points else 8, "opacity": 0.6 if points else 1},
+        marker={
+            "color": series.colour,
+            "symbol": SHAPES[place % 4],
+            "size": 5 if points else 8,
+            "opacity": 0.6 if points else 1,
+        },
         line={"color": series.colour, "dash": "dash" if series.dash else DASHES[place % 4]},
         **shared,
     )

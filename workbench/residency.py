@@ -35,9 +35,7 @@ class Residency:
 UNKNOWN = Residency()
 
 
-def residency_before(
-    cycles: Sequence[CycleRecord], at: int, *, slots: int | None, cleared: bool
-) -> Residency:
+def residency_before(cycles: Sequence[CycleRecord], at: int, *, slots: int | None, cleared: bool) -> Residency:
     """What was resident before cycle `at` of a request's `cycles`.
 
     slots: per layer; None says nothing is known. cleared: the cache was emptied before every forward.

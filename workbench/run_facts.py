@@ -107,9 +107,7 @@ def walk(run: RunRecord) -> list[tuple[int, RequestRecord, CycleRecord]]:
 
 def stage_times(run: RunRecord) -> np.ndarray:
     """(cycles, 4) float32 milliseconds: draft, select, verify, commit."""
-    rows = [
-        (c.times.draft_ms, c.times.select_ms, c.times.verify_ms, c.times.commit_ms) for _, _, c in walk(run)
-    ]
+    rows = [(c.times.draft_ms, c.times.select_ms, c.times.verify_ms, c.times.commit_ms) for _, _, c in walk(run)]
     return np.array(rows, np.float32).reshape(-1, 4)
 
 

@@ -15,7 +15,7 @@ def workload_of(run: RunRecord) -> str:
 
 
 def cache_of(run: RunRecord) -> str:
-    """"24 slots", or "cleared" for a cache that is emptied before every forward."""
+    """ "24 slots", or "cleared" for a cache that is emptied before every forward."""
     return printable(cache_name(run))
 
 

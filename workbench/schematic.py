@@ -1,4 +1,4 @@
-"""Figure 1 from a real cycle: the drafted tree and the experts of every layer, as they were, in the paper's four steps."""
+"""Figure 1 from a real cycle: the drafted tree and the experts of every layer, as they were, step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from specfit.records import CycleRecord
-
 from workbench.charts import rows_csv
 from workbench.cycle_data import cell_codes, cycle_data
 from workbench.residency import UNKNOWN, Residency
@@ -104,10 +103,13 @@ def _draw_tree(axes: Any, cycle: Mapping[str, Any]) -> None:
     axes.set_axis_off()
     said = dict(cycle["summary"])
     axes.set_title(
-        f"draft {said['draft']}, select {said['select']}: R = {said['R expected']}, T = {said['T predicted']}", fontsize=6.5
+        f"draft {said['draft']}, select {said['select']}: R = {said['R expected']}, T = {said['T predicted']}",
+        fontsize=6.5,
     )
     drawn = {node["state"] for node in cycle["nodes"]}
-    handles = [_key(LIGHT[state], STATE_WORDS[state], filled=state == "accepted") for state in STATE_WORDS if state in drawn]
+    handles = [
+        _key(LIGHT[state], STATE_WORDS[state], filled=state == "accepted") for state in STATE_WORDS if state in drawn
+    ]
     axes.legend(handles=handles, loc="lower left", fontsize=5, handlelength=1.2, borderaxespad=0)
 
 
@@ -119,6 +121,7 @@ def _draw_map(axes: Any, cycle: Mapping[str, Any], cells: np.ndarray) -> None:
         grid, cmap=ListedColormap([LIGHT[name] for name in CELLS]), vmin=-0.5, vmax=len(CELLS) - 0.5, aspect="auto",
         interpolation="nearest",
     )  # fmt: skip
+    axes.locator_params(integer=True)
     axes.set_xlabel("expert")
     axes.set_ylabel("MoE layer")
     said = dict(cycle["summary"])

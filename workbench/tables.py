@@ -11,7 +11,6 @@ from specfit.objective import CostModel
 from specfit.paper import TABLE_2, TABLE_3, TABLE_4
 from specfit.records import RunRecord
 from specfit.report import escape_markdown, printable, summary_rows
-
 from workbench.charts import rows_csv
 from workbench.run_facts import run_cost, run_of
 from workbench.theme import method_words
@@ -65,7 +64,12 @@ class Table:
         """A booktabs table; notes as comments above it."""
         head, *body = [[_latex(cell) for cell in line] for line in self.cells()]
         lines = [f"% {printable(note)}" for note in self.notes]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
+        lines += [
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            " & ".join(head) + r" \\",
+            r"\midrule",
+        ]
         lines += [" & ".join(line) + r" \\" for line in body]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -79,12 +83,18 @@ class Table:
     def _repr_html_(self) -> str:
         head, *body = self.cells()
         rows = "".join(
-            "<tr>" + "".join(f"<td style='text-align:{'right' if at else 'left'}'>{escape(cell)}</td>" for at, cell in enumerate(line)) + "</tr>"
+            "<tr>"
+            + "".join(
+                f"<td style='text-align:{'right' if at else 'left'}'>{escape(cell)}</td>"
+                for at, cell in enumerate(line)
+            )
+            + "</tr>"
             for line in body
         )
         names = "".join(f"<th>{escape(name)}</th>" for name in head)
         notes = "".join(f"<li>{escape(printable(note))}</li>" for note in self.notes)
-        return f"<b>{escape(self.title)}</b><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table><ul>{notes}</ul>"
+        table = f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
+        return f"<b>{escape(printable(self.title))}</b>{table}<ul>{notes}</ul>"
 
 
 def run_tables(runs: Iterable[Any], *, beside: int | None = None) -> list[Table]:

@@ -106,8 +106,7 @@ def method_colour(method: str, others: tuple[str, ...] = ()) -> str:
 def widget_css(name: str) -> str:
     """The style sheet of one widget: `name`.css of this folder behind the colours as variables, light and dark."""
     light, dark = (
-        "".join(f"--sf-{key.replace('_', '-')}:{value};" for key, value in colours.items())
-        for colours in (LIGHT, DARK)
+        "".join(f"--sf-{key.replace('_', '-')}:{value};" for key, value in colours.items()) for colours in (LIGHT, DARK)
     )
     dark_pages = '[data-jp-theme-light="false"] .specfit, [data-vscode-theme-kind="vscode-dark"] .specfit'
     return (

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
 from specfit.objective import CostModel, CycleState
 from specfit.select import PrefixPolicy, corner, count_subtrees, legal_subtrees, select_exact, upper_envelope
-from specfit.theory import NestedCuts, Proposition1, envelopes, find_clique, h
+from specfit.theory import NestedCuts, Proposition1, envelopes, find_clique
 from specfit.tree import DraftPool
 from workbench.plotly_theme import GREY, axes
 from workbench.theme import METHOD_COLOURS
 
 FAINT = "rgba(138,144,153,0.55)"
-CHOSEN, OTHER, PLAIN = METHOD_COLOURS["specfit"], METHOD_COLOURS["eagle3"], METHOD_COLOURS["ar"]
+CHOSEN = "#2a80c7"  # SpecFit's blue, a shade lighter: thin lines of it must show on a dark page as well
+OTHER, PLAIN = METHOD_COLOURS["eagle3"], METHOD_COLOURS["ar"]
 MARKS = {"AR": ("square", PLAIN), "EAGLE-3": ("diamond", OTHER), "SpecFit": ("circle", CHOSEN)}
 
 
@@ -50,7 +52,7 @@ def frontier_data(state: CycleState, cost: CostModel, *, max_nodes: int = 7) -> 
 
 
 def frontier(state: CycleState, cost: CostModel, *, max_nodes: int = 7) -> Any:
-    """Every legal subtree as a point; the tangent from the origin touches Equation 5's choice, and no point lies above."""
+    """Every legal subtree as a point; the tangent from the origin touches Equation 5's choice, and nothing is above."""
     import plotly.graph_objects as go
 
     data = frontier_data(state, cost, max_nodes=max_nodes)
@@ -124,7 +126,12 @@ def nested_cuts_figure(cuts: NestedCuts, pool: DraftPool) -> Any:
         marker={"color": [CHOSEN if lengths[node] >= best else FAINT for node in order]},
         showlegend=False,
     )
-    figure.add_vline(x=float(f"{best:.6g}"), line={"color": OTHER, "dash": "dot"}, annotation_text="largest R/T")
+    figure.add_vline(
+        x=float(f"{best:.6g}"),
+        line={"color": OTHER, "dash": "dot"},
+        annotation_text="largest R/T",
+        annotation_position="bottom right",
+    )
     figure.update_layout(_layout("in the cut up to this price of time, tokens per second", "", height=460))
     figure.update_layout(margin={"l": 200, "r": 20, "t": 40, "b": 50})
     return figure
@@ -144,7 +151,7 @@ def bound_data(theory: Proposition1) -> dict[str, Any]:
 
 
 def bound_figure(theory: Proposition1) -> Any:
-    """Lemma 1 and Equation 7: poor cycles are cut shorter, rich ones longer, and every term of the bound is positive."""
+    """Lemma 1 and Equation 7: poor cycles are cut shorter, rich ones longer; no term of the bound is negative."""
     import plotly.graph_objects as go
 
     data = bound_data(theory)
@@ -165,6 +172,8 @@ def bound_figure(theory: Proposition1) -> Any:
             "text": f"gap {data['gap_percent']:.2f} %, bound {data['bound_percent']:.2f} % of lambda*; "
             f"S* differs in {data['differing_percent']:.0f} % of cycles",
             "font": {"size": 14},
+            "x": 0.02,
+            "xanchor": "left",
         },
         margin={"l": 60, "r": 20, "t": 50, "b": 50},
     )
@@ -178,17 +187,18 @@ def h_figure(states: Iterable[CycleState], cost: CostModel, *, points: int = 41)
     from specfit.theory.throughput import dinkelbach
 
     corners = envelopes(states, cost)
-    best, _ = dinkelbach(corners)
+    best = float(dinkelbach(corners)[0])
     prices = [2 * best * step / (points - 1) for step in range(points)]
+    drawn = [[(float(c.reward), float(c.ms)) for c in one] for one in corners]  # floats do for a curve
     figure = go.Figure()
     figure.add_scatter(
-        x=_short(1000 * float(price) for price in prices),
-        y=_short(float(h(corners, price)) for price in prices),
+        x=_short(1000 * price for price in prices),
+        y=_short(fmean(max(reward - price * ms for reward, ms in one) for one in drawn) for price in prices),
         mode="lines",
         line={"color": CHOSEN, "width": 2.5},
         showlegend=False,
     )
-    shown = float(f"{1000 * float(best):.6g}")
+    shown = float(f"{1000 * best:.6g}")
     figure.add_vline(x=shown, line={"color": OTHER, "dash": "dot"}, annotation_text=f"lambda* = {shown:.2f} tokens/s")
     figure.add_hline(y=0, line={"color": GREY, "width": 1})
     figure.update_layout(_layout("price of time lambda, tokens per second", "h(lambda), tokens", height=340))
@@ -196,7 +206,7 @@ def h_figure(states: Iterable[CycleState], cost: CostModel, *, points: int = 41)
 
 
 def clique_figure(vertices: Sequence[Hashable], edges: Sequence[tuple[Hashable, Hashable]], r: int) -> Any:
-    """The graph on a circle; the edges that the exact selection picks are heavy, and form an r-clique if there is one."""
+    """The graph on a circle; edges that the exact selection picks are heavy, and form an r-clique if there is one."""
     import plotly.graph_objects as go
 
     found = find_clique(vertices, edges, r) or ()
@@ -222,7 +232,11 @@ def clique_figure(vertices: Sequence[Hashable], edges: Sequence[tuple[Hashable, 
         marker={"size": 30, "color": [CHOSEN if v in found else "#6b7280" for v in vertices]},
     )
     said = f"{r} vertices, pairwise adjacent: {', '.join(map(str, found))}" if found else f"no {r}-clique"
-    figure.update_layout(_layout("", "", height=360), showlegend=False, title={"text": said, "font": {"size": 14}})
+    figure.update_layout(
+        _layout("", "", height=360),
+        showlegend=False,
+        title={"text": said, "font": {"size": 14}, "x": 0.02, "xanchor": "left"},
+    )
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, scaleanchor="x")
     return figure

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 from specfit.embedded import corpus
 
 PROMPT_WEIGHT = 0.1
-DRILLS_A_DOCUMENT, DRILL_WEIGHT = 24, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +58,17 @@ class DocumentMaker:
         answer = [token for pair in asked for token in pair]
         return self._document(words, answer, [0.0, 1.0] * count)
 
-    def drill(self, rng: random.Random) -> Document:
-        """A page of sums in the very form problems use."""
+    def drill(self, rng: random.Random, *, sums: int, weight: float) -> Document:
+        """A page of sums in the very form problems use; only the results count, `weight` each."""
         answer, spans = "", []
-        for _ in range(DRILLS_A_DOCUMENT):
+        for _ in range(sums):
             sum_, result = _sum(rng)
             answer += f"{sum_} ="
             spans.append((len(answer) + 1, len(answer) + 1 + len(str(result))))
             answer += f" {result}\n"
         pieces = self.tokenizer(answer, return_offsets_mapping=True)
         inside = {i for start, end in spans for i in range(start, end)}
-        weights = [0.0 if inside.isdisjoint(range(s, e)) else DRILL_WEIGHT for s, e in pieces["offset_mapping"]]
+        weights = [0.0 if inside.isdisjoint(range(s, e)) else weight for s, e in pieces["offset_mapping"]]
         return self._document([], pieces["input_ids"], weights)
 
     def _document(self, prompt: list[int], answer: list[int], weights: list[float], is_news: bool = False) -> Document:
@@ -78,10 +77,10 @@ class DocumentMaker:
         return Document(ids, [*before, *weights, 1.0], is_news)
 
 
-def rows(split: str, seed: int, *, first: int = 0) -> Iterator[corpus.Row]:
-    """Endless training rows from `first` on, half problems, half news, randomly mixed; every row is used once."""
+def rows(split: str, seed: int) -> Iterator[corpus.Row]:
+    """Endless training rows, half problems, half news, randomly mixed; every row is used once."""
     rng = random.Random(f"rows/{seed}")
-    upto = {"problems": first, "news": first}
+    upto = {"problems": 0, "news": 0}
     while True:
         kind = rng.choice(("problems", "news"))
         yield from getattr(corpus, kind)(split, 1, first=upto[kind])

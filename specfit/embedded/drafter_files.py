@@ -5,6 +5,7 @@ The engine reads every published layout; here is only the one this package write
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,9 +16,9 @@ from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
 MLP_WIDTH = 320
 
 
-def drafter_config(target: Qwen3MoeConfig, aux_layer_ids: tuple[int, ...], **changes) -> Eagle3Config:
+def drafter_config(target: Qwen3MoeConfig, aux_layer_ids: tuple[int, ...], **changes: Any) -> Eagle3Config:
     """One Llama-style layer of the target's width with a head over the whole vocabulary."""
-    shape = dict(
+    shape: dict[str, Any] = dict(
         hidden_size=target.hidden_size,
         intermediate_size=MLP_WIDTH,
         num_layers=1,
@@ -73,7 +74,7 @@ def load_drafter(folder: Path) -> Eagle3Head:
     return head
 
 
-def _as_speculators(config: Eagle3Config) -> dict:
+def _as_speculators(config: Eagle3Config) -> dict[str, Any]:
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",

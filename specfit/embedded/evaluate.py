@@ -8,17 +8,17 @@ The target is the plain Transformers model in float32; nothing of the engine but
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3MoeForCausalLM
 
 from specfit.embedded import corpus, news
 from specfit.embedded.drafter_files import load_drafter
-from specfit.embedded.drafting import TREE, KnownText
+from specfit.embedded.drafting import TREE, KnownText, Pool
 from specfit.engine.eagle3 import Eagle3Head
 
 SLOTS = (24, 12, 6)
@@ -97,7 +97,12 @@ class LruSlots:
 
 
 def measure(
-    target: Qwen3MoeForCausalLM, head: Eagle3Head, tokenizer, rows: tuple[corpus.Row, ...], *, max_new_tokens: int = 200
+    target: Qwen3MoeForCausalLM,
+    head: Eagle3Head,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: tuple[corpus.Row, ...],
+    *,
+    max_new_tokens: int = 200,
 ) -> tuple[Figures, Tensor]:
     """Figures of one kind of prompts, and which (layer, expert) pairs were used at all."""
     figures = Figures(rows[0].kind)
@@ -128,7 +133,7 @@ def measure(
     return figures, recorder.used
 
 
-def chat_ids(tokenizer, prompt: str) -> list[int]:
+def chat_ids(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
     """A user's prompt in the chat format, ready for the answer."""
     return tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
@@ -173,7 +178,7 @@ def _count_hits(figures: Figures, caches: dict[int, LruSlots], routes: Tensor) -
         figures.hits[slots] += cache.serve(routes)
 
 
-def _count_unions(figures: Figures, pool, nodes: list[int], routes: Tensor) -> None:
+def _count_unions(figures: Figures, pool: Pool, nodes: list[int], routes: Tensor) -> None:
     per_row = [[set(row) for row in layer] for layer in routes.tolist()]  # layer -> row -> experts
     in_order = [0, *(node + 1 for node in sorted(nodes, key=lambda node: -pool.log_probs[node]))]
     for rows, sizes in figures.unions.items():
@@ -185,7 +190,7 @@ def _count_unions(figures: Figures, pool, nodes: list[int], routes: Tensor) -> N
         figures.shared["random"].append(len(layer[1] & layer[-1]))
 
 
-def _mean(numbers: list[float]) -> float:
+def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 

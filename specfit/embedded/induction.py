@@ -10,8 +10,8 @@ a common direction u (a constant every token carries), P (what identifies a toke
 """
 
 import torch
-from torch import Tensor
-from transformers import Qwen3MoeForCausalLM
+from torch import Tensor, nn
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 IDENTITY = 20  # dimensions of P and R; layer 1 compares them on the ten slowest rope pairs
 EMBED_STD = 0.1
@@ -35,7 +35,7 @@ def plant(model: Qwen3MoeForCausalLM, generator: torch.Generator) -> None:
     model.model.layers[0].mlp.experts.down_proj *= 0.3  # less noise between the two planted layers
 
 
-def rope_theta(config) -> float:
+def rope_theta(config: Qwen3MoeConfig) -> float:
     """The rotary base."""
     return config.rope_parameters["rope_theta"]
 
@@ -47,7 +47,7 @@ def _embeddings(weight: Tensor, common: Tensor, previous: Tensor) -> None:
     weight += 0.5 * EMBED_STD * weight.shape[1] ** 0.5 * common
 
 
-def _look_back(attention, common: Tensor, identity: Tensor, previous: Tensor, theta: float) -> None:
+def _look_back(attention: nn.Module, common: Tensor, identity: Tensor, previous: Tensor, theta: float) -> None:
     """Layer 0, query head 0: a constant key, and as query the same constant turned back by one position."""
     dim = attention.head_dim
     attention.o_proj.weight *= 0.2
@@ -65,7 +65,7 @@ def _look_back(attention, common: Tensor, identity: Tensor, previous: Tensor, th
     attention.o_proj.weight[:, :IDENTITY] = LOOK_BACK_GAIN * previous.T
 
 
-def _match_and_copy(attention, identity: Tensor, previous: Tensor, carried: Tensor) -> None:
+def _match_and_copy(attention: nn.Module, identity: Tensor, previous: Tensor, carried: Tensor) -> None:
     """Layer 1, all heads: keys say what stood before them, queries what they are; the match's token is copied."""
     dim, pairs = attention.head_dim, IDENTITY // 2
     slow = [*range(dim // 2 - pairs, dim // 2), *range(dim - pairs, dim)]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -12,9 +13,9 @@ from specfit.embedded.tokenizer import VOCAB
 AUX_LAYER_IDS = (1, 3, 5)  # the drafter reads the residual stream entering these layers: hidden_states[i]
 
 
-def target_config(**changes) -> Qwen3MoeConfig:
+def target_config(**changes: Any) -> Qwen3MoeConfig:
     """64 experts, 4 a token, in each of 6 layers; `changes` make the tiny ones of the tests."""
-    shape = dict(
+    shape: dict[str, Any] = dict(
         vocab_size=VOCAB,
         hidden_size=128,
         num_hidden_layers=6,

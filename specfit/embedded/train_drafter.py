@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import Qwen3MoeForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3MoeForCausalLM
 
 from specfit.embedded import corpus
 from specfit.embedded.drafter_files import drafter_config
 from specfit.embedded.evaluate import chat_ids, greedy
 from specfit.embedded.muon import Muon
 from specfit.embedded.target_shape import AUX_LAYER_IDS
-from specfit.embedded.train_target import Phase, rate
+from specfit.embedded.train_target import rate
 from specfit.engine.eagle3 import Eagle3Head
 
 GENERATED_TOGETHER = 32  # prompts a batch, padded on the left
@@ -32,7 +32,7 @@ class DrafterRecipe:
     """What the drafter learns from and how long."""
 
     steps: int = 190
-    news_share: float = 0.20  # of the rows of a batch
+    news_share: float = 0.20  # of the batches
     problems: int = 260  # prompts the target answers greedily
     news: int = 180
     batch: int = 8
@@ -55,7 +55,13 @@ class Answer:
 
 @torch.no_grad()
 def own_answers(
-    target: Qwen3MoeForCausalLM, tokenizer, kind: str, count: int, *, first: int, max_new_tokens: int
+    target: Qwen3MoeForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    kind: str,
+    count: int,
+    *,
+    first: int,
+    max_new_tokens: int,
 ) -> list[Answer]:
     """The target's greedy answers to training prompts `first` .. of one kind."""
     prompts = [chat_ids(tokenizer, row.prompt) for row in getattr(corpus, kind)("train", count, first=first)]
@@ -96,17 +102,17 @@ def train_drafter(
 ) -> None:
     """Train `head` in place."""
     rng = random.Random(f"drafter/{seed}")
-    phase = Phase(recipe.steps, recipe.steps, 20, 0.3, recipe.muon_lr, recipe.adam_lr, 0, 0, 0, 0, None)
     matrices = [p for name, p in head.named_parameters() if p.ndim > 1 and name.startswith(("fc", "layers"))]
     others = [head.lm_head.weight, *(p for p in head.parameters() if p.ndim == 1)]
     muon = Muon(matrices, lr=recipe.muon_lr)
     adam = torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(recipe.steps):
-        answers = [rng.choice(news if rng.random() < recipe.news_share else problems) for _ in range(recipe.batch)]
+        is_news = int((step + 1) * recipe.news_share) > int(step * recipe.news_share)  # evenly spread
+        answers = rng.sample(news if is_news else problems, recipe.batch)  # of one kind: less padding
         loss = training_time_test(head, target, answers, recipe)
         loss.backward()
         torch.nn.utils.clip_grad_norm_([*matrices, *others], 1.0)
-        factor = rate(step, phase)
+        factor = rate(step, schedule=recipe.steps, warm_up=min(20, recipe.steps), falls_from=0.3)
         muon.step(factor)
         for group in adam.param_groups:
             group["lr"] = recipe.adam_lr * factor
@@ -127,18 +133,19 @@ def training_time_test(
     with torch.no_grad():
         wanted[counted] = target.lm_head(_padded([a.final for a in answers])[counted]).softmax(-1)
     rows = ids.shape[1] - 1
-    hidden, cache = head.fuse(features[:, :rows]), GrowingCache()
+    used = max(0, min(a.prompt_tokens for a in answers) - recipe.depth)  # chains before it end inside the prompt
+    hidden, cache, first = head.fuse(features[:, :rows]), GrowingCache(), 0
     total, weight = torch.zeros(()), torch.zeros(())
     for step in range(recipe.depth):
-        ahead = slice(1 + step, 1 + step + rows)
+        ahead = slice(first + 1 + step, rows + 1 + step)
         tokens, picked = _shifted(ids, ahead), _shifted(counted, ahead)
-        positions = (torch.arange(rows) + step).expand(len(ids), -1)
-        g = head(head.embed(tokens), hidden, positions, chain_mask(rows, step), cache)
+        positions = (torch.arange(first, rows) + step).expand(len(ids), -1)
+        g = head(head.embed(tokens), hidden, positions, chain_mask(rows, step, first=first), cache)
         said = head.logits(g[picked]).log_softmax(-1)
         scale = recipe.gamma**step
-        total = total - scale * (wanted[:, ahead][picked[:, : rows - step]] * said).sum()
+        total = total - scale * (_shifted(wanted, ahead)[picked] * said).sum()
         weight = weight + scale * picked.sum()
-        hidden = head.feed_back(g)
+        hidden, first = head.feed_back(g)[:, used - first :], used
     return total / weight
 
 
@@ -147,16 +154,20 @@ def _padded(parts: list[Tensor]) -> Tensor:
 
 
 def _shifted(values: Tensor, ahead: slice) -> Tensor:
-    """`values[:, ahead]`, filled with zeros where it runs past the end."""
-    part = values[:, ahead]
-    return torch.nn.functional.pad(part, (0, ahead.stop - ahead.start - part.shape[1]))
+    """`values[:, ahead]`, filled with zeros where it runs past the end; (documents, tokens) or with one more axis."""
+    missing = max(0, ahead.stop - values.shape[1])
+    return torch.cat([values[:, ahead], values.new_zeros(len(values), missing, *values.shape[2:])], dim=1)
 
 
-def chain_mask(rows: int, step: int) -> Tensor:
-    """(1, 1, rows, (step + 1) * rows): causal over the true rows, then each later step's own row alone."""
-    block = torch.full((rows, rows), float("-inf"))
-    own = block.clone().fill_diagonal_(0.0)
-    return torch.cat([block.triu(1), *[own] * step], dim=1)[None, None]
+def chain_mask(rows: int, step: int, *, first: int = 0) -> Tensor:
+    """Causal over the true rows, then each later step's own row alone.
+
+    Step 0 takes all rows; later steps take rows `first` .. `rows - 1`, so the result is
+    (1, 1, rows, rows) at step 0 and (1, 1, rows - first, rows + step * (rows - first)) after it.
+    """
+    causal = torch.full((rows, rows), float("-inf")).triu(1)
+    own = torch.full((rows - first, rows - first), float("-inf")).fill_diagonal_(0.0)
+    return torch.cat([causal[first:], *[own] * step], dim=1)[None, None]
 
 
 class GrowingCache:

@@ -1,11 +1,11 @@
-"""Training the target in two phases: copying and the language first, then arithmetic drills on a falling rate.
+"""Training the target in three phases: copying and the language first, then ever more arithmetic on a falling rate.
 
 Cross-entropy counts answers fully, prompts a little, copied values and numbers more. Matrices go with Muon, embeddings,
 norms and routers with AdamW; step counts are fixed, one thread, one seed: same seed, same weights.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,16 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3MoeForCausalLM
 
+from specfit.embedded import corpus
 from specfit.embedded.documents import Batch, Document, DocumentMaker, collate, rows
 from specfit.embedded.muon import Muon
 from specfit.embedded.training_forward import RouterLosses, hidden_and_routers, router_loss
 
-ROWS_A_PHASE = 20_000  # more than a phase takes of a kind
-
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One stretch of training."""
+    """One stretch of training; momentum starts anew with each."""
 
     steps: int  # steps taken
     schedule: int  # steps the learning rate is planned for; may be more than are taken
@@ -33,9 +32,12 @@ class Phase:
     adam_lr: float
     copied_weight: float
     drills: float  # share of documents that are arithmetic drills
+    drill_sums: int  # sums in one of them
+    drill_weight: float  # of a sum's result
     copying_steps: int  # steps at the start with half copying exercises
     copying: float  # share of them afterwards
     router: RouterLosses
+    from_bfloat16: bool = False  # start from rounded weights: such a phase can be made again from a shipped file
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,11 @@ class TargetRecipe:
     batch: int = 16
     phases: tuple[Phase, ...] = field(
         default=(
-            Phase(1000, 1100, 40, 0.30, 0.02, 4e-3, 3.0, 0.0, 80, 0.10, RouterLosses(0.10, 0.2, 24, (16.0, 20.0))),
-            Phase(360, 360, 10, 0.10, 0.014, 2.8e-3, 2.0, 0.375, 0, 0.05, RouterLosses(0.15, 0.2, 24, (17.0, 21.0))),
+            Phase(1000, 1100, 40, 0.30, 0.02, 4e-3, 3.0, 0.0, 0, 0, 80, 0.10, RouterLosses(0.10, 0.2, 24, (16, 20))),
+            Phase(360, 360, 10, 0.10, 0.014, 2.8e-3, 2.0, 0.375, 12, 1, 0, 0.05, RouterLosses(0.15, 0.2, 24, (17, 21))),
+            Phase(
+                240, 240, 10, 0.10, 0.014, 2.8e-3, 2.0, 0.6, 28, 2, 0, 0, RouterLosses(0.15, 0.2, 24, (17, 21)), True
+            ),
         )
     )
 
@@ -61,11 +66,10 @@ def train_target(
     at_step: Callable[[int, int], None] = lambda phase, step: None,
 ) -> None:
     """Train `model` in place; `at_step(phase, step)` lets a caller look at it on the way."""
-    maker = DocumentMaker(tokenizer)
+    maker, source = DocumentMaker(tokenizer), rows("train", seed)
     for number, phase in enumerate(recipe.phases):
-        if number > 0:
-            _round_to_bfloat16(model)  # phases meet in what would ship, so one can be made again without the other
-        source = rows("train", seed, first=number * ROWS_A_PHASE)
+        if phase.from_bfloat16:
+            _round_to_bfloat16(model)
         rng = random.Random(f"phase/{seed}/{number}")
         muon, adam = _optimizers(model, phase)
         for step in range(phase.steps):
@@ -74,7 +78,7 @@ def train_target(
             text, router = losses(model, batch, phase.router)
             (text + router).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            factor = rate(step, phase)
+            factor = rate(step, schedule=phase.schedule, warm_up=phase.warm_up, falls_from=phase.falls_from)
             muon.step(factor)
             for group in adam.param_groups:
                 group["lr"] = phase.adam_lr * factor
@@ -98,12 +102,12 @@ def losses(model: Qwen3MoeForCausalLM, batch: Batch, router: RouterLosses) -> tu
     return text, router_loss(routers, batch.real, batch.is_news, router, top_k)
 
 
-def rate(step: int, phase: Phase) -> float:
-    """Share of the learning rate at a step: up, flat, then down to 3 %."""
-    if step < phase.warm_up:
-        return (step + 1) / phase.warm_up
-    start = phase.falls_from * phase.schedule
-    fallen = max(0.0, (step - start) / (phase.schedule - start))
+def rate(step: int, *, schedule: int, warm_up: int, falls_from: float) -> float:
+    """Share of the learning rate at a step: up, flat, then from a share of the schedule on down to 3 %."""
+    if step < warm_up:
+        return (step + 1) / warm_up
+    start = falls_from * schedule
+    fallen = max(0.0, (step - start) / (schedule - start))
     return 1 - 0.97 * min(1.0, fallen)
 
 
@@ -113,12 +117,14 @@ def _round_to_bfloat16(model: Qwen3MoeForCausalLM) -> None:
         parameter.copy_(parameter.bfloat16())
 
 
-def _document(maker: DocumentMaker, source, phase: Phase, step: int, rng: random.Random) -> Document:
+def _document(
+    maker: DocumentMaker, source: Iterator[corpus.Row], phase: Phase, step: int, rng: random.Random
+) -> Document:
     chance = rng.random()
     if chance < (0.5 if step < phase.copying_steps else phase.copying):
         return maker.copy(rng, longest=min(24, 4 + step // 4))
     if chance > 1 - phase.drills:
-        return maker.drill(rng)
+        return maker.drill(rng, sums=phase.drill_sums, weight=phase.drill_weight)
     return maker.row(next(islice(source, 1)), phase.copied_weight)
 
 

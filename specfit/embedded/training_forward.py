@@ -8,10 +8,11 @@ paper's; without the hinge the routers collapse onto a few experts.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen3MoeForCausalLM
 
 
@@ -30,7 +31,7 @@ class GroupedLinear(torch.autograd.Function):
     """Rows sorted by expert times each expert's own matrix: (rows, in), (experts, out, in) -> (rows, out)."""
 
     @staticmethod
-    def forward(ctx, rows: Tensor, weights: Tensor, bounds: list[int]) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, bounds: list[int]) -> Tensor:
         out = rows.new_empty(len(rows), weights.shape[1])
         for expert, (start, end) in enumerate(pairwise(bounds)):
             if end > start:
@@ -40,7 +41,7 @@ class GroupedLinear(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         rows, weights = ctx.saved_tensors
         grad = grad.contiguous()
         to_rows, to_weights = torch.empty_like(rows), torch.zeros_like(weights)
@@ -73,7 +74,7 @@ def hidden_and_routers(model: Qwen3MoeForCausalLM, ids: Tensor, real: Tensor) ->
     return core.norm(hidden.flatten(0, 1).index_select(0, places)), routers
 
 
-def mixture(block, tokens: Tensor, logits: Tensor) -> Tensor:
+def mixture(block: nn.Module, tokens: Tensor, logits: Tensor) -> Tensor:
     """The sparse block: each token's top-k experts, weighted by their renormalised router softmax."""
     top_k = block.gate.top_k
     weights, chosen = logits.softmax(-1).topk(top_k)  # (tokens, top_k)

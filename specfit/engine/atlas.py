@@ -180,9 +180,7 @@ def record_trajectory(engine: Engine, prompt: Sequence[int], *, max_new_tokens: 
     drafter.extend([*prompt[1:], output[0]], target.commit(()))
     entries = []
     while len(output) < max_new_tokens and output[-1] not in engine.eos:
-        pool = DraftPool((), (), ())
-        for pool in drafter.levels(max_depth=drafter.config.depth):
-            pass
+        pool = drafter.full_pool()
         verdict = target.verify(output[-1], pool, range(len(pool)))
         indices = np.asarray(engine.offload.indices(1 + len(pool)), dtype=np.int16)
         entries.append(AtlasEntry(pool.tokens, pool.parents, indices, verdict.next_tokens))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specfit.engine.eagle3 import Eagle3Head
-from specfit.tree import ROOT, DraftPool
+from specfit.tree import EMPTY_POOL, ROOT, DraftPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,18 @@ class Eagle3Drafter:
                 path_rows[node] = path_rows[parents[node]]
             beam = chosen
 
+    def full_pool(self) -> DraftPool:
+        """The pool after the last level."""
+        pool = EMPTY_POOL
+        for grown in self.levels(max_depth=self.config.depth):
+            pool = grown
+        return pool
+
     @torch.inference_mode()
     def _expand(
         self, beam: list[int], tokens: list[int], hidden: Tensor, path_rows: dict[int, list[int]], level: int
     ) -> tuple[Tensor, Tensor]:
-        """Run the head over the beam; hidden (1, beam, H) is the parents' state. Returns state and log-probabilities."""
+        """Run the head over the beam; hidden (1, beam, H) is the parents' state. Gives state and log-probabilities."""
         committed, drafted = self._cache.committed, self._cache.drafted
         mask = torch.zeros(1, 1, len(beam), committed + drafted + len(beam), dtype=hidden.dtype)
         for row, node in enumerate(beam):
@@ -159,9 +166,7 @@ class Eagle3Drafter:
         if self._target_ids is not None:
             ids = self._target_ids[ids]
         rows = zip(ids.tolist(), values.tolist(), strict=True)
-        return [
-            [(token, value) for token, value in zip(*row, strict=True) if value > -math.inf] for row in rows
-        ]
+        return [[(token, value) for token, value in zip(*row, strict=True) if value > -math.inf] for row in rows]
 
     def _tensor(self, values: list) -> Tensor:
         return torch.tensor(values).to(self.device, non_blocking=True)

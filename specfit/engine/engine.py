@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 from transformers import AutoTokenizer
 
-from specfit.cycle import Decoding, RouteSource, TruthSource
 from specfit import embedded as embedded_pair
+from specfit.cycle import Decoding, RouteSource, TruthSource
 from specfit.engine.checkpoint_files import open_checkpoint
 from specfit.engine.checkpoints import LoadReport, read_drafter
 from specfit.engine.drafter import DraftConfig, Eagle3Drafter
@@ -105,7 +105,7 @@ class Engine:
             eos=self.eos,
         )
 
-    def room(self, prompt: Sequence[int], most: int = 256) -> int:
+    def room(self, prompt: Sequence[int], most: int) -> int:
         """New tokens that a prompt may get, `most` or what the context leaves; ValueError where it leaves none."""
         context = getattr(self.target.config, "max_position_embeddings", None) or len(prompt) + most
         if len(prompt) >= context:
@@ -131,7 +131,9 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def check_open(self) -> None:
@@ -175,9 +177,9 @@ def load_engine(
     slots_per_layer: experts of each layer that fit on the device; None for all.
     cleared: empty the expert cache before every forward ("without the cache").
     link: an emulated link's milliseconds per expert, or a Link; None copies without delay (on CUDA: a real link).
-    draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one. dtype: float32 on a CPU, else
-        the checkpoint's; a torch dtype or its name. kernel: the experts function of Transformers. overlap: run hits while misses are copied;
-        by default on CUDA only, where a kernel call costs the host little.
+    draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one.
+    dtype: a torch dtype or its name; float32 on a CPU, else the checkpoint's. kernel: Transformers' experts function.
+    overlap: run hits while misses are copied; by default on CUDA only, where a kernel call costs the host little.
     Raises ValueError (CheckpointError) with one sentence for whatever does not fit.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -220,6 +222,8 @@ def load_engine(
             target_embedding=model.get_input_embeddings().weight,
             target_lm_head=model.get_output_embeddings().weight,
         )
+        if device.type == "cuda":  # or every draft step waits for the device to learn its largest position
+            head.rope.promise(getattr(model.config, "max_position_embeddings", None) or 1 << 15)
         session = Eagle3Drafter(head, target_ids=vocabulary.target_ids, config=draft, eos=eos, device=device)
     aux = session.head.config.aux_layer_ids if session is not None else ()
     offloaded = OffloadedTarget(model, offload, aux_layer_ids=aux, device=device)
@@ -245,7 +249,9 @@ def _link(link: Link | float | None, device: torch.device) -> Link:
         return CudaLink(device) if device.type == "cuda" else InstantLink()
     if isinstance(link, (int, float)):
         if device.type != "cpu":
-            raise ValueError("an emulated link (milliseconds per expert) stands in for one on a CPU; on CUDA leave link out")
+            raise ValueError(
+                "an emulated link (milliseconds per expert) stands in for one on a CPU; on CUDA leave link out"
+            )
         return EmulatedLink(link)
     return link
 

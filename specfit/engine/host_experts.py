@@ -36,13 +36,14 @@ def load_host_experts(
     shapes = [dict(expert_parameters(module)) for _, module in modules]
     for (name, _), layer in zip(modules, shapes, strict=True):
         if set(layer) != {"gate_up_proj", "down_proj"}:
-            raise CheckpointError(f"{name} holds {sorted(layer)}; specfit offloads experts of gate_up_proj and down_proj")
+            raise CheckpointError(
+                f"{name} holds {sorted(layer)}; specfit offloads experts of gate_up_proj and down_proj"
+            )
     widths = [sum(torch.Size(shape).numel() for shape in layer.values()) for layer in shapes]
     rows = _rows([(module.num_experts, width) for (_, module), width in zip(modules, widths, strict=True)], dtype, pin)
     for layer, ((name, _), parameters) in enumerate(zip(modules, shapes, strict=True)):
-        stored = expert_tensors(checkpoint, int(name.split("layers.")[1].split(".")[0]))
-        if stored.experts != len(rows[layer]):
-            raise CheckpointError(f"{name} has {stored.experts} experts in the file; the config says {len(rows[layer])}")
+        number = int(name.split("layers.")[1].split(".")[0])
+        stored = expert_tensors(checkpoint, number, experts=len(rows[layer]))
         for expert, row in enumerate(rows[layer]):
             values = dict(zip(("gate_up_proj", "down_proj"), stored.read_expert(checkpoint, expert), strict=True))
             start = 0

@@ -73,7 +73,9 @@ class EmulatedLink:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not (0 <= expert_ms < math.inf and 0 <= latency_ms < math.inf):  # a NaN fails too
-            raise ValueError(f"link times are milliseconds, 0 or more; got {expert_ms} per expert, {latency_ms} latency")
+            raise ValueError(
+                f"link times are milliseconds, 0 or more; got {expert_ms} per expert, {latency_ms} latency"
+            )
         self.expert_ms, self.latency_ms = float(expert_ms), float(latency_ms)
         self.waited_ms = 0.0
         self._clock, self._sleep = clock, sleep

@@ -7,7 +7,9 @@ after turning expert ids into slot ids the library's own kernel does the arithme
 One accumulation order, whatever was resident: a pass in several steps computes each (token, expert) pair with weight 1,
 and only then weights and sums a token's experts in router order, which is what the kernel itself does in a pass of one
 step. All pairs of an expert run in one call, so the result is the resident model's bit for bit (for two slots and
-more; with a single slot the kernel takes another path, equal within float rounding).
+more; with a single slot the kernel takes another path, equal within float rounding). That is said of `grouped_mm`, the
+default. "eager" adds a token's experts in the order of their slots, so here its passes are always summed in router
+order; `batched_mm` rounds by how many pairs run at once and agrees within float rounding only.
 """
 
 from __future__ import annotations
@@ -40,18 +42,21 @@ class LayerSlots:
         slots: int,
         link: Link,
         kernel: Kernel,
+        sums_by_slot: bool,
         overlap: bool,
         device: torch.device,
     ) -> None:
         """module: the library's experts module; its parameters become views of the slots.
         host_rows: one flat row of weights per expert, its parameters side by side in the module's order.
+        sums_by_slot: the kernel adds a token's experts in slot order, so it may only be given one pair at a time.
         overlap: run the hits of a pass while its misses are on the way, for the price of one more kernel call.
         """
         self.cache = ExpertCache(slots=slots, experts=len(host_rows))
         self.uses: list[int] = []  # expert ids of the last pass, rows * top_k of them, in row order
         self.demand = self.misses = 0  # since `Offload.begin`
         self._module, self._rows, self._link = module, host_rows, link
-        self._kernel, self._overlap, self._device = kernel, overlap, device
+        self._kernel, self._sums_by_slot = kernel, sums_by_slot
+        self._overlap, self._device = overlap, device
         memory = torch.zeros(slots, host_rows[0].numel(), dtype=host_rows[0].dtype, device=device)
         self._slot_rows = list(memory)
         _view_parameters(module, memory)
@@ -71,7 +76,7 @@ class LayerSlots:
         loaded = sum(len(wave.loads) for wave in waves)
         self.misses += loaded
         self.demand += loaded + len(waves[0].hits)
-        if len(waves) > 1 or (loaded and waves[0].hits and self._overlap):
+        if len(waves) > 1 or self._sums_by_slot or (loaded and waves[0].hits and self._overlap):
             return self._in_steps(waves, hidden, top_k_weights)
         if loaded:
             self._fetch(waves[0])
@@ -141,6 +146,7 @@ class Offload:
                 slots=min(slots, len(rows)),
                 link=link,
                 kernel=function,
+                sums_by_slot=kernel == "eager",
                 overlap=overlap,
                 device=device,
             )
@@ -190,7 +196,7 @@ def expert_parameters(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _view_parameters(module: nn.Module, memory: Tensor) -> None:
-    """Make every parameter of the module a view of the slots, (slots, row) -> (slots, *shape), and resize the module."""
+    """Make every parameter a view of the slots, (slots, row) -> (slots, *shape), and the module that large."""
     start = 0
     for name, shape in expert_parameters(module):
         size = torch.Size(shape).numel()

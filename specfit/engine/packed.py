@@ -17,7 +17,7 @@ class Packed:
     weight: Tensor  # (sum of outputs, inputs)
     bias: Tensor | None  # (sum of outputs,)
     linears: tuple[nn.Linear, ...]
-    addresses: tuple[int, ...]  # of each linear's rows inside `weight`
+    addresses: tuple[tuple[int, int], ...]  # where each linear's rows of `weight` and `bias` begin
 
     @classmethod
     def of(cls, *linears: nn.Linear) -> "Packed":
@@ -31,16 +31,16 @@ class Packed:
             bias = torch.cat([linear.bias.detach() for linear in linears])
             for linear, rows in zip(linears, bias.split(sizes), strict=True):
                 linear.bias.data = rows
-        return cls(weight, bias, linears, tuple(linear.weight.data_ptr() for linear in linears))
+        return cls(weight, bias, linears, tuple(map(_addresses, linears)))
 
     @property
     def current(self) -> bool:
-        """False once a parameter was moved or cast away from the stack."""
-        return all(map(_starts_at, self.linears, self.addresses))
+        """False once a parameter was moved, cast or replaced."""
+        return tuple(map(_addresses, self.linears)) == self.addresses
 
 
-def _starts_at(linear: nn.Linear, address: int) -> bool:
-    return linear.weight.data_ptr() == address
+def _addresses(linear: nn.Linear) -> tuple[int, int]:
+    return linear.weight.data_ptr(), 0 if linear.bias is None else linear.bias.data_ptr()
 
 
 def project(packed: Packed | None, x: Tensor, *linears: nn.Linear) -> Tensor:

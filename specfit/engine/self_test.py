@@ -1,4 +1,4 @@
-"""The start-up self-test: a tree forward must agree with running each of its paths on its own.
+"""The start-up self-test: a tree forward must agree with running each of its paths as a prompt of its own.
 
 Masks, positions and cache compaction are where attention implementations differ silently, so every engine proves the
 one it uses before it decodes anything.
@@ -6,12 +6,10 @@ one it uses before it decodes anything.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 
 from specfit.engine.target import OffloadedTarget
-from specfit.tree import DraftPool
+from specfit.tree import EMPTY_POOL, DraftPool
 
 TREE = (-1, -1, 0, 0, 1, 2, 2)  # parents of the tree that is tried: two branches, depth three
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}  # of the largest logit
@@ -26,25 +24,22 @@ def tree_self_test(target: OffloadedTarget) -> float:
     prompt = [(7 * i + 1) % vocabulary for i in range(9)]
     pool = DraftPool(tuple((11 * i + 3) % vocabulary for i in range(len(TREE))), TREE, (0.1,) * len(TREE))
     root, nodes = 5 % vocabulary, range(len(pool))
-    target.prefill(prompt)
-    target.commit(())
-    tree = target.tree_logits(root, pool, nodes).float()
     worst = 0.0
     for node in (3, 4, 6):
         path = pool.path(node)
+        rows = [0, *(1 + node for node in path)]
         target.prefill(prompt)
         target.commit(())
-        alone = []
-        for parent, _ in pairwise((-1, *path, None)):
-            token = root if parent == -1 else pool.tokens[parent]
-            alone.append(target.tree_logits(token, pool, ())[0].float())
-            target.commit((0,))
-        rows = tree[[0, *(1 + node for node in path)]]
-        worst = max(worst, float((rows - torch.stack(alone)).abs().max() / rows.abs().max()))
+        tree = target.tree_logits(root, pool, nodes)[rows]
+        target.commit(rows)  # and what is kept must serve the next forward
+        found = torch.cat((tree, target.tree_logits(root, EMPTY_POOL, ()))).float()
+        text = [root, *(pool.tokens[node] for node in path), root]
+        alone = [target.prompt_logits([*prompt, *text[: end + 1]]).float() for end in range(len(text))]
+        worst = max(worst, float((found - torch.stack(alone)).abs().max() / found.abs().max()))
     target.offload.clear()
     if not worst <= TOLERANCE[target.model.dtype]:  # a NaN fails too
         raise ValueError(
             f"tree forwards of {target.config.model_type} with {target.config._attn_implementation} attention differ "
-            f"from sequential ones by {worst:.1e} of the largest logit; load it with attention='eager' or 'sdpa'"
+            f"from plain ones by {worst:.1e} of the largest logit; load it with attention='eager' or 'sdpa'"
         )
     return worst

@@ -26,7 +26,9 @@ def named_moe_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     found = [(name, module) for name, module in model.named_modules() if hasattr(module, "_is_expert_parallel")]
     if not found:
         family = model.config.model_type
-        raise CheckpointError(f"{family} has no experts module that transformers can dispatch; specfit offloads MoE models")
+        raise CheckpointError(
+            f"{family} has no experts module that transformers can dispatch; specfit offloads MoE models"
+        )
     return found
 
 
@@ -44,7 +46,8 @@ def fill_skeleton(model: nn.Module, checkpoint: Checkpoint, *, dtype: torch.dtyp
             continue
         if name not in checkpoint.tensors:
             raise CheckpointError(
-                f"the checkpoint has no tensor {name}; it holds {some(sorted(checkpoint.tensors))}, so it is of another model"
+                f"the checkpoint has no tensor {name}, so it is of another model; "
+                f"it holds {some(sorted(checkpoint.tensors))}"
             )
         values = checkpoint.read_tensor(name)
         if values.shape != parameter.shape:
@@ -86,5 +89,7 @@ def _rebuild_buffers(model: nn.Module, device: torch.device) -> None:
             try:
                 fresh = type(module)(config=model.config)
             except TypeError as error:
-                raise CheckpointError(f"buffers of {name} ({type(module).__name__}) cannot be rebuilt: {error}") from error
+                raise CheckpointError(
+                    f"buffers of {name} ({type(module).__name__}) cannot be rebuilt: {error}"
+                ) from error
             _assign(model, name, fresh.to(device))

@@ -22,7 +22,9 @@ from specfit.tree import ROOT, DraftPool
 class OffloadedTarget:
     """One model, hooked; serves one request at a time (`prefill` starts the next)."""
 
-    def __init__(self, model: nn.Module, offload: Offload, *, aux_layer_ids: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, offload: Offload, *, aux_layer_ids: Sequence[int], device: torch.device
+    ) -> None:
         """aux_layer_ids: layers whose input the drafter reads; empty without a drafter."""
         self.model, self.offload, self.device = model, offload, device
         self.config = model.config
@@ -30,14 +32,11 @@ class OffloadedTarget:
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.24
         self._taps = [_Tap(model, layer) for layer in aux_layer_ids]
         self._kv = KVCache(self.config.num_hidden_layers)
+        self.request = object()  # tells one request from the next: another after every prefill
         self._start = 0  # committed length before the last forward
         self._rows = 0  # rows of the last forward
+        self.last_logits: Tensor  # of the last forward: (rows, V_t), a prefill's last row alone
         self._low = torch.finfo(model.dtype).min
-
-    @property
-    def request(self) -> object:
-        """What tells one request from the next: another object after every prefill."""
-        return self._kv
 
     @property
     def committed(self) -> int:
@@ -47,9 +46,14 @@ class OffloadedTarget:
     @torch.inference_mode()
     def prefill(self, prompt: Sequence[int]) -> Verdict:
         """Run a prompt from scratch; `next_tokens` is the first output token alone."""
+        return Verdict((int(self.prompt_logits(prompt).argmax()),), self.offload.counts())
+
+    @torch.inference_mode()
+    def prompt_logits(self, prompt: Sequence[int]) -> Tensor:
+        """Logits after a prompt that is run from scratch, (V_t,), with the library's own mask and positions."""
+        self.request = object()
         self._kv = KVCache(self.config.num_hidden_layers)
-        logits = self._forward(self._tensor([list(prompt)]), None, None, logits_to_keep=1)
-        return Verdict((int(logits[0].argmax()),), self.offload.counts())
+        return self._forward(self._tensor([list(prompt)]), None, None, logits_to_keep=1)[0]
 
     @torch.inference_mode()
     def verify(self, root: int, pool: DraftPool, nodes: Sequence[int]) -> Verdict:
@@ -68,7 +72,7 @@ class OffloadedTarget:
 
     @torch.inference_mode()
     def commit(self, rows: Sequence[int]) -> Tensor | None:
-        """Keep these rows of the last forward (all of a prefill's) and return their features, (1, rows, n_aux * H_t)."""
+        """Keep these rows of the last forward (all of a prefill's); returns their features, (1, rows, n_aux * H_t)."""
         if rows:
             self._kv.compact(self._start, rows)
         if not self._taps:
@@ -108,7 +112,8 @@ class OffloadedTarget:
             logits_to_keep=logits_to_keep,
             **{self._cache_name: self._kv},
         )
-        return output.logits[0]
+        self.last_logits = output.logits[0]
+        return self.last_logits
 
     def _tree_mask(self, length: int, pool: DraftPool, nodes: Sequence[int]) -> Tensor:
         """Additive (1, 1, rows, length + rows): 0 where a row may look, the dtype's lowest number elsewhere."""

@@ -124,7 +124,7 @@ def branch_and_bound(
     order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable, so equal p stay in id order
 
     best: tuple[int, ...] = ()
-    best_reward, best_union = PROB_GRID, root.bit_count()
+    best_reward, best_union = PROB_GRID, (root_union := root.bit_count())
     best_time = intercepts[0] + beta * best_union
     if seed:
         guesses = [check_legal(state.pool, seed, max_nodes=limit)]
@@ -147,17 +147,17 @@ def branch_and_bound(
     below: list[list[int]] = [[] for _ in range(len(order) + 1)]  # places of a node's children; of the root's, last
     for node, parent in enumerate(state.pool.parents):
         below[parent].append(places[node])
-    private = _private_experts(state, order)
+    private = _private_experts(state) if len(order) <= 100 else []  # beyond, next to no expert is one node's alone
     stack: list[tuple[tuple[int, ...], int, int, int, list[int]]] = []
     if limit:
-        stack = [((), PROB_GRID, root, root.bit_count(), sorted(below[ROOT]))]
+        stack = [((), PROB_GRID, root, root_union, sorted(below[ROOT]))]
     looked, stale = 0, True
     while stack:
         nodes, reward, bitmap, union, candidates = stack.pop()
         if stale:  # a better subtree turned up: state the bounds in its terms
             by_reward, by_time = weights or (best_time, best_reward)
             per_expert = by_time * beta
-            worth = [by_reward * probs[node] - per_expert * own for node, own in zip(order, private, strict=True)]
+            worth = [by_reward * probs[node] - per_expert * private[node] for node in order] if private else []
             goal = by_reward * best_reward - by_time * best_time
             needed = [goal + by_time * b for b in intercepts[: limit + 1]]  # (limit + 1,) by size
             sums: dict[int, list[int]] = {}  # by place: the most that 1, 2, ... nodes from there on are worth
@@ -166,7 +166,11 @@ def branch_and_bound(
         value = by_reward * reward - per_expert * union
         for index, place in enumerate(candidates, 1):
             if place not in sums:
-                sums[place] = list(accumulate(sorted(worth[place:], reverse=True)[:limit]))
+                if private:
+                    behind = sorted(worth[place:], reverse=True)[:limit]
+                else:
+                    behind = [by_reward * probs[node] for node in order[place : place + limit]]
+                sums[place] = list(accumulate(behind))
             lack = min(map(sub, needed[size:], sums[place]))
             if value < lack:
                 break  # and so for every later candidate
@@ -218,16 +222,14 @@ def times_on_grid(state: CycleState, cost: CostModel) -> tuple[tuple[int, ...], 
     return intercepts, beta
 
 
-def _private_experts(state: CycleState, order: list[int]) -> list[int]:
-    """How many of a node's (layer, expert) pairs neither the root nor another node uses, in the given order."""
-    if len(order) > 100:  # so many nodes leave next to nothing private: not worth the counting
-        return [0] * len(order)
-    routes, once, twice = state.routes.nodes, state.routes.root, 0
-    for bitmap in routes:
+def _private_experts(state: CycleState) -> list[int]:
+    """How many of each node's (layer, expert) pairs neither the root nor another node uses."""
+    once, twice = state.routes.root, 0
+    for bitmap in state.routes.nodes:
         twice |= once & bitmap
         once |= bitmap
     single = once ^ twice
-    return [(routes[node] & single).bit_count() for node in order]
+    return [(bitmap & single).bit_count() for bitmap in state.routes.nodes]
 
 
 def _selection(state: CycleState, cost: CostModel, nodes: tuple[int, ...], union: int, *, proved: bool) -> Selection:

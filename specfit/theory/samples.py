@@ -24,7 +24,7 @@ def sample_state(
 ) -> CycleState:
     """A state with a grown pool, cut to max_pool nodes; the defaults are the paper's size, 18 nodes and 48 x 128."""
     rng = random.Random(seed)
-    pool = grown_pool(rng, width=width, levels=levels, confidence=0.55 + 0.35 * rng.random())
+    pool = grown_pool(rng, width=width, levels=levels, confidence=0.3 + 0.6 * rng.random())
     pool = pool.prefix(len(pool) if max_pool is None else max_pool)
     return CycleState(pool, shared_routes(rng, pool, layers=layers, experts=experts, top_k=top_k))
 

@@ -40,7 +40,7 @@ def server(folder):
         yield address
 
 
-@pytest.fixture()
+@pytest.fixture
 def lab(browser, server, folder, shots, request):
     """A page; after the test its screenshot is kept, and no console error or stray request may have happened."""
     page = Lab(browser, server, folder)

@@ -13,7 +13,7 @@ request, cycle = run.cycles()[4]
 view = CycleView(cycle, tokens=run.tokens, cost=TOY_COST, residency=residency_in(run, request, 4), title="cycle 5")"""
 
 
-@pytest.fixture()
+@pytest.fixture
 def page(lab):
     lab.open("view.ipynb", SETUP, "view").run_all()
     lab.theme("Light")
@@ -46,7 +46,9 @@ def test_pointing_lights_both_ways(page, shots):
     page.page.mouse.move(box["x"] + 34 + 3, box["y"] + 6 + 3)
     assert "layer 0, expert 0" in readout.inner_text()
     lit = {int(n.get_attribute("data-node")) for n in page.page.locator(".sf-node.lit").all()}
-    needing = page.value("[n for n in range(-1, 18) if (cycle.truth.routes.root if n < 0 else cycle.truth.routes.nodes[n]) & 1]")
+    needing = page.value(
+        "[n for n in range(-1, 18) if (cycle.truth.routes.root if n < 0 else cycle.truth.routes.nodes[n]) & 1]"
+    )
     assert lit == set(json.loads(needing))
     page.page.mouse.move(box["x"] + 10, box["y"] + 6 + 20)
     assert readout.inner_text().startswith("layer 1:")
@@ -122,10 +124,13 @@ def test_it_is_legible_in_the_dark(page, shots):
     ground = page.page.evaluate("getComputedStyle(document.querySelector('.sf-node.left_out .sf-pill')).fill")
     ink = page.page.evaluate("getComputedStyle(document.querySelector('.sf-node.left_out .sf-token')).fill")
     assert contrast(ground, ink) > 4.5
-    assert contrast(
-        page.page.evaluate("getComputedStyle(document.querySelector('.sf-node.accepted .sf-pill')).fill"),
-        page.page.evaluate("getComputedStyle(document.querySelector('.sf-node.accepted .sf-token')).fill"),
-    ) > 4.5
+    assert (
+        contrast(
+            page.page.evaluate("getComputedStyle(document.querySelector('.sf-node.accepted .sf-pill')).fill"),
+            page.page.evaluate("getComputedStyle(document.querySelector('.sf-node.accepted .sf-token')).fill"),
+        )
+        > 4.5
+    )
     page.page.screenshot(path=shots / "cycle-dark.png")
 
 

@@ -10,7 +10,7 @@ from workbench.player import CyclePlayer
 player = CyclePlayer(toy_run(SPECFIT), cost=TOY_COST)"""
 
 
-@pytest.fixture()
+@pytest.fixture
 def page(lab):
     lab.open("player.ipynb", SETUP, "player").run_all()
     lab.theme("Light")

@@ -357,27 +357,32 @@ def test_a_stop_at_any_byte_loses_only_the_unfinished_request(folder: Path, tmp_
         assert load_run(copy).requests == tuple(requests)
 
 
-def wait_until_written(path: Path) -> None:
-    """Until the file has grown, by another process."""
-    size = path.stat().st_size if path.exists() else 0
-    for _ in range(10_000):
-        if path.exists() and path.stat().st_size > size:
-            return
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def start_writing(folder: Path, chunk: int | None, *, wait: bool = True) -> Any:
+    """Another process that writes to the folder; with `wait`, one that has opened it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.specfit.run_records"])
+    sessions = folder / "sessions.jsonl"
+    size = size_of(sessions)
+    child = context.Process(target=append_until_killed, args=(str(folder), chunk))
+    child.start()
+    for _ in range(30_000 if wait else 0):
+        if size_of(sessions) > size:
+            return child
         sleep(0.002)
-    raise AssertionError(f"nobody wrote to {path}")
+    assert not wait, "the other process never opened the folder"
+    return child
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_killed_writers_lose_and_repeat_nothing(folder: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.specfit.run_records"])
     dice = random.Random(4)
     kept = 0
     for kill in range(24):
-        child = context.Process(target=append_until_killed, args=(str(folder), dice.choice([None, 1, 11, 200])))
-        child.start()
-        if kill % 6:  # else it may still be opening the folder
-            wait_until_written(folder / "sessions.jsonl")
+        child = start_writing(folder, dice.choice([None, 1, 11, 200]), wait=bool(kill % 6))
         child.join(dice.uniform(0, 0.06))
         child.kill()
         child.join()
@@ -403,10 +408,7 @@ def test_a_second_writer_is_refused_and_told_who_holds_the_folder(folder: Path) 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_another_process_is_refused_until_the_first_dies(folder: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    child = context.Process(target=append_until_killed, args=(str(folder), 1))
-    child.start()
-    wait_until_written(folder / "sessions.jsonl")
+    child = start_writing(folder, 1)
     with pytest.raises(RunError, match=f"process {child.pid}"):
         open_writer(folder)
     child.kill()

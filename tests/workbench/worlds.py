@@ -17,7 +17,7 @@ WORDS = [
 ]
 ODD = {
     0: "<img src=x onerror=alert(1)>",
-    1: '"quoted" & \'single\'',
+    1: "\"quoted\" & 'single'",
     2: "\n\n",
     3: "\u202eright to left\u202c",
     4: "שלום עולם",

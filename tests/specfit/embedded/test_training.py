@@ -20,7 +20,7 @@ TINY = {"num_hidden_layers": 6, "num_experts": 8, "num_experts_per_tok": 2, "moe
 
 def tiny_recipe() -> Recipe:
     phases = tuple(dataclasses.replace(phase, steps=2, copying_steps=1) for phase in TargetRecipe().phases)
-    drafter = DrafterRecipe(steps=2, problems=2, news=2, batch=2, max_new_tokens=6)
+    drafter = DrafterRecipe(steps=2, problems=2, news=2, batch=2, max_new_tokens=6, news_share=0.5)
     return Recipe(100, TINY, TargetRecipe(batch=4, phases=phases), drafter, tested_rows=1)
 
 
@@ -92,3 +92,5 @@ def test_a_chain_sees_true_rows_up_to_its_own_and_then_itself():
         [1, 1, 0, 0, 1, 0, 0, 1, 0],
         [1, 1, 1, 0, 0, 1, 0, 0, 1],
     ]
+    later = chain_mask(3, 1, first=1)[0, 0] == 0  # rows 1 and 2 go on alone
+    assert later.int().tolist() == [[1, 1, 0, 1, 0], [1, 1, 1, 0, 1]]

@@ -8,7 +8,18 @@ import torch
 from specfit.engine.checkpoints import CheckpointError
 from specfit.engine.drafter_config import Overrides, plan_head
 from specfit.engine.drafter_weights import sort_tensors
-from tests.checkpoint_toys import LAYOUTS, SHIFTED, TARGET, config_of, read, refused, toy_head, two_steps, write_drafter
+from tests.checkpoint_toys import (
+    LAYOUTS,
+    SHIFTED,
+    TARGET,
+    config_of,
+    read,
+    refused,
+    tensors_of,
+    toy_head,
+    two_steps,
+    write_drafter,
+)
 
 torch.set_num_threads(1)
 

@@ -85,8 +85,8 @@ def test_groups_name_minimal_nodes_and_count_every_pair_once() -> None:
 
 @pytest.mark.parametrize("function", FLOWS, ids=lambda f: f.__name__)
 def test_case_g1_a_partition_is_never_just_believed(function: object) -> None:
-    """Profits 0.63, 0.03, 0.42 along a chain, experts {1}, {2}, {1, 2} at 0.3: all three nodes, worth 0.48."""
-    pool = DraftPool((0, 1, 2), (ROOT, 0, 1), (0.63, 0.03, 0.42 * 0.03 / 0.42))
+    """The shape on which float capacities gave wrong partitions: a chain with experts {1}, {2}, {1, 2} at 0.3 ms."""
+    pool = DraftPool((0, 1, 2), (ROOT, 0, 1), (0.63, 0.42, 0.03))
     state = CycleState(pool, Routes(0, (0b010, 0b100, 0b110), 1, 3))
     cost = CostModel((1.0,) * 4, 0.3)
     network = ClosureNetwork(state, cost, flow=function)  # type: ignore[arg-type]
