@@ -42,6 +42,7 @@ function render({ model, el }) {
   text.tabIndex = 0;
   text.setAttribute("aria-label", "output text; arrow keys move from cycle to cycle");
   let [at, count, timer, under, spans, drawnText] = [0, 0, null, null, [], null];
+  let wanted = null; // the position asked for last, until Python has turned to it
 
   function choices(label, entries, act) {
     const made = make("select", "sf-select", bar);
@@ -57,6 +58,7 @@ function render({ model, el }) {
 
   function ask(wish) {
     stop();
+    wanted = null;
     model.set("asked", { ...wish, nth: Math.random() }); // the same wish twice is two wishes
     model.save_changes();
   }
@@ -64,7 +66,7 @@ function render({ model, el }) {
   function go(to) {
     const next = Math.max(0, Math.min(count - 1, to));
     if (!count || next === at) return;
-    at = next;
+    at = wanted = next;
     follow();
     model.set("asked", { at, nth: Math.random() });
     model.save_changes();
@@ -199,7 +201,7 @@ function render({ model, el }) {
     question.hidden = model.get("questions").length < 2;
     fill(order, Object.entries(model.get("orders")));
     order.value = model.get("order");
-    at = model.get("at");
+    if (wanted === null || wanted === model.get("at")) [at, wanted] = [model.get("at"), null];
     drawTimeline();
     if (drawnText !== model.get("text")) drawText();
     drawnText = model.get("text");

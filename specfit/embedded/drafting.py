@@ -45,8 +45,8 @@ class KnownText:
     def __init__(self, target: Qwen3MoeForCausalLM, head: Eagle3Head, ids: list[int]):
         self.target, self.head, self.ids = target, head, ids
         tokens = torch.tensor([ids])
-        out = target.model(tokens, output_hidden_states=True, use_cache=True)
-        self.target_cache = out.past_key_values
+        self.target_cache = DynamicCache()
+        out = target.model(tokens, None, None, self.target_cache, output_hidden_states=True)
         features = torch.cat([out.hidden_states[i] for i in head.config.aux_layer_ids], dim=-1)  # (1, T, 3H)
         rows = len(ids) - 1  # row i: feature of token i, embedding of token i + 1
         self.recorder = RowCache()
@@ -110,12 +110,8 @@ class KnownText:
         past = DynamicCache()
         for index, layer in enumerate(self.target_cache.layers):
             past.update(layer.keys[:, :, :committed], layer.values[:, :, :committed], index)
-        self.target.model(
-            torch.tensor([[self.ids[committed], *pool.tokens]]),
-            attention_mask=mask[None, None],
-            position_ids=torch.tensor([depth]) + committed,
-            past_key_values=past,
-        )
+        ids, positions = torch.tensor([[self.ids[committed], *pool.tokens]]), torch.tensor([depth]) + committed
+        self.target.model(ids, mask[None, None], positions, past)  # by place: the cache's name changed in 5.24
 
 
 class RowCache:

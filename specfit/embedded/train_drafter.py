@@ -31,8 +31,8 @@ GENERATED_TOGETHER = 32  # prompts a batch, padded on the left
 class DrafterRecipe:
     """What the drafter learns from and how long."""
 
-    steps: int = 190
-    news_share: float = 0.20  # of the batches
+    steps: int = 98
+    news_share: float = 0.31  # of the batches
     problems: int = 260  # prompts the target answers greedily
     news: int = 180
     batch: int = 8

@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.lab import FLAGS, Lab, lab_server
 
-CHROMIUM = os.environ.get("SPECFIT_CHROMIUM", "/usr/bin/chromium")
+CHROMIUM = os.environ.get("CHROMIUM") or "/usr/bin/chromium"
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def shots(tmp_path_factory):
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     if not Path(CHROMIUM).exists():
-        pytest.skip(f"no Chromium at {CHROMIUM}; install Debian's, or set SPECFIT_CHROMIUM")
+        pytest.skip(f"no Chromium at {CHROMIUM}; install Debian's, or set CHROMIUM")
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
@@ -43,7 +43,7 @@ def server(folder):
 @pytest.fixture
 def lab(browser, server, folder, shots, request):
     """A page; after the test its screenshot is kept, and no console error or stray request may have happened."""
-    page = Lab(browser, server, folder)
+    page = Lab(browser, server, folder, height=getattr(request, "param", 1100))
     yield page
     page.page.screenshot(path=shots / f"{request.node.name}.png")
     page.page.close()
