@@ -175,6 +175,7 @@ def record_trajectory(engine: Engine, prompt: Sequence[int], *, max_new_tokens: 
     target, drafter = engine.target, engine.drafter
     if drafter is None:
         raise ValueError("an atlas holds routes of drafted pools; load the engine with a drafter")
+    engine.check_prompt(prompt, max_new_tokens)
     drafter.begin()
     output = [target.prefill(prompt).next_tokens[0]]
     drafter.extend([*prompt[1:], output[0]], target.commit(()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,9 @@ class DraftConfig:
                 raise ValueError(f"draft {name} is {getattr(self, name)}; expected at least 1")
 
 
+Snapshot = tuple[int, list[tuple[list[int], Any]], tuple[Tensor, Tensor] | None]
+
+
 class Eagle3Drafter:
     """One drafting session at a time over an EAGLE-3 head; `begin` starts the next request."""
 
@@ -52,8 +56,9 @@ class Eagle3Drafter:
         self.head, self.config, self.device = head, config, device
         self._target_ids, self._eos = target_ids, frozenset(eos)
         self._cache = _DraftCache()
-        self._waiting: list[tuple[list[int], Tensor]] = []
+        self._waiting: list[tuple[list[int], Any]] = []
         self._last: tuple[Tensor, Tensor] | None = None  # feed-back state and log-probabilities at the pending token
+        self._top_k = min(config.top_k, head.config.draft_vocab_size)  # as wide as there are tokens to draft
         self._low = torch.finfo(head.fc.weight.dtype).min
 
     def begin(self) -> None:
@@ -61,17 +66,16 @@ class Eagle3Drafter:
         self._cache = _DraftCache()
         self._waiting, self._last = [], None
 
-    def snapshot(self) -> object:
+    def snapshot(self) -> Snapshot:
         """The state between two cycles, for `restore`."""
         return self._cache.committed, list(self._waiting), self._last
 
-    def restore(self, state: object) -> None:
+    def restore(self, state: Snapshot) -> None:
         """Go back to a snapshot of this request, as if what came after had not been drafted."""
-        self._cache.committed, waiting, self._last = state  # type: ignore[misc]
-        self._waiting = list(waiting)
+        self._cache.committed, self._waiting, self._last = state[0], list(state[1]), state[2]
         self._cache.drop_tree()
 
-    def extend(self, tokens: Sequence[int], features: Tensor) -> None:
+    def extend(self, tokens: Sequence[int], features: Any) -> None:
         """Note committed tokens and the features of the token before each, (1, len(tokens), n_aux * H_t)."""
         self._waiting.append((list(tokens), features))
 
@@ -129,7 +133,7 @@ class Eagle3Drafter:
                 return
             yield DraftPool(tuple(tokens), tuple(parents), tuple(probs))
             open_nodes = [node for node in range(first, len(tokens)) if tokens[node] not in self._eos]
-            chosen = sorted(open_nodes, key=lambda node: -probs[node])[: self.config.top_k]  # stable: lower id first
+            chosen = sorted(open_nodes, key=lambda node: -probs[node])[: self._top_k]  # stable: lower id first
             if not chosen or len(tokens) == self.config.max_pool:
                 return
             at = {parent: row for row, parent in enumerate(beam)}
@@ -162,7 +166,7 @@ class Eagle3Drafter:
 
     def _children(self, log_probs: Tensor) -> list[list[tuple[int, float]]]:
         """For every row of (1, rows, V_d) its most probable target tokens with log-probabilities, -inf left out."""
-        values, ids = log_probs[0].topk(min(self.config.top_k, log_probs.shape[-1]), dim=-1)
+        values, ids = log_probs[0].topk(self._top_k, dim=-1)
         if self._target_ids is not None:
             ids = self._target_ids[ids]
         rows = zip(ids.tolist(), values.tolist(), strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from transformers import AutoTokenizer
@@ -27,7 +27,7 @@ from specfit.engine.target import OffloadedTarget
 from specfit.engine.target_facts import read_target_facts
 from specfit.methods import Method
 from specfit.objective import CostModel
-from specfit.prompts import render
+from specfit.prompts import Messages, render
 
 
 class Engine:
@@ -64,15 +64,15 @@ class Engine:
         """The settings on which routes and pools depend; slots, link and cache do not change them."""
         return {key: self.settings[key] for key in ("target", "drafter", "draft", "dtype")}
 
-    def encode(self, prompt: str | Sequence[int] | Sequence[dict[str, str]]) -> tuple[int, ...]:
+    def encode(self, prompt: str | Sequence[int] | Messages) -> tuple[int, ...]:
         """Token ids of a text or messages through the chat template; ids stay as they are."""
         if not isinstance(prompt, str) and all(isinstance(token, Integral) for token in prompt):
             return tuple(map(int, prompt))  # type: ignore[arg-type]  # numpy's integers become plain ones
-        return tuple(render(self.tokenizer, prompt).ids)
+        return render(self.tokenizer, cast(str | Messages, prompt)).ids
 
     def decode(
         self,
-        prompt: str | Sequence[int] | Sequence[dict[str, str]],
+        prompt: str | Sequence[int] | Messages,
         *,
         method: Method,
         cost: CostModel | None = None,
@@ -87,7 +87,7 @@ class Engine:
         or a missing cost, drafter or route source.
         """
         ids = self.encode(prompt)
-        self._check(ids, max_new_tokens)
+        self.check_prompt(ids, max_new_tokens)
         if cost is None:
             if method.uses_routes:
                 raise ValueError(f"method {method.name!r} needs cost coefficients; fit them with `specfit calibrate`")
@@ -141,7 +141,8 @@ class Engine:
         if self.target is None:
             raise ValueError("this engine is closed and its memory given back; load it again")
 
-    def _check(self, ids: Sequence[int], max_new_tokens: int) -> None:
+    def check_prompt(self, ids: Sequence[int], max_new_tokens: int) -> None:
+        """ValueError for a prompt that with its limit passes the context, or a token outside the vocabulary."""
         self.check_open()
         config = self.target.config
         context = getattr(config, "max_position_embeddings", None)

@@ -9,9 +9,10 @@ because torch's pinned allocator rounds up: a layer of 1.1 GiB would take 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specfit.engine.checkpoint_files import Checkpoint, CheckpointError
 from specfit.engine.expert_tensors import expert_tensors
@@ -22,7 +23,7 @@ PINNED_CHUNK = 1 << 30  # bytes; chunks hold as many whole rows as fit
 
 def load_host_experts(
     checkpoint: Checkpoint,
-    modules: Sequence[tuple[str, nn.Module]],
+    modules: Sequence[tuple[str, Any]],
     *,
     dtype: torch.dtype,
     pin: bool,
@@ -41,10 +42,10 @@ def load_host_experts(
             )
     widths = [sum(torch.Size(shape).numel() for shape in layer.values()) for layer in shapes]
     rows = _rows([(module.num_experts, width) for (_, module), width in zip(modules, widths, strict=True)], dtype, pin)
-    for layer, ((name, _), parameters) in enumerate(zip(modules, shapes, strict=True)):
+    for place, ((name, _), parameters) in enumerate(zip(modules, shapes, strict=True)):
         number = int(name.split("layers.")[1].split(".")[0])
-        stored = expert_tensors(checkpoint, number, experts=len(rows[layer]))
-        for expert, row in enumerate(rows[layer]):
+        stored = expert_tensors(checkpoint, number, experts=len(rows[place]))
+        for expert, row in enumerate(rows[place]):
             values = dict(zip(("gate_up_proj", "down_proj"), stored.read_expert(checkpoint, expert), strict=True))
             start = 0
             for parameter, shape in parameters.items():
@@ -58,7 +59,7 @@ def load_host_experts(
                 start += size
             if not torch.isfinite(row).all():
                 raise CheckpointError(f"expert {expert} of {name} holds NaN or infinite weights; fetch the shard again")
-        progress(layer + 1)
+        progress(place + 1)
     return rows
 
 

@@ -153,7 +153,7 @@ class Offload:
             for module, rows in zip(modules, host, strict=True)
         ]
         for module, layer in zip(modules, self.layers, strict=True):
-            module.specfit_layer = layer
+            module.specfit_layer = layer  # type: ignore[assignment]  # torch types what a module may hold
         model.set_experts_implementation(IMPLEMENTATION)
 
     def begin(self) -> None:
@@ -203,7 +203,7 @@ def _view_parameters(module: nn.Module, memory: Tensor) -> None:
         view = memory[:, start : start + size].view(len(memory), *shape)
         setattr(module, name, nn.Parameter(view, requires_grad=False))
         start += size
-    module.num_experts = len(memory)
+    module.num_experts = len(memory)  # type: ignore[assignment]
 
 
 def _kernel(name: str) -> Kernel:

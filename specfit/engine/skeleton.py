@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, refuse_quantized, some
 
 
-def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str) -> nn.Module:
+def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     """The library's model with every parameter on the meta device. Raises CheckpointError for a quantized one."""
     refuse_quantized(checkpoint.config, what="the target")
     config = AutoConfig.from_pretrained(checkpoint.folder)
@@ -18,7 +20,7 @@ def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str
     return model.eval().requires_grad_(False)
 
 
-def named_moe_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def named_moe_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
     """(dotted name, experts module) in layer order: instances that the library's decorator has marked.
 
     Raises CheckpointError if there are none: a dense model, or a family without the library's experts hook.
@@ -32,7 +34,7 @@ def named_moe_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def fill_skeleton(model: nn.Module, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> None:
+def fill_skeleton(model: PreTrainedModel, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> None:
     """Load all that is not an expert onto `device`, tie what the config ties, and rebuild buffers.
 
     Raises CheckpointError for a missing or misshapen tensor or NaN weights; each message names the tensor.
@@ -65,24 +67,24 @@ def fill_skeleton(model: nn.Module, checkpoint: Checkpoint, *, dtype: torch.dtyp
     assert not left, f"parameters still without memory: {left}"
 
 
-def _head_name(model: nn.Module) -> str:
+def _head_name(model: PreTrainedModel) -> str:
     head = model.get_output_embeddings()
     return next(f"{name}.weight" for name, module in model.named_modules() if module is head)
 
 
-def _beyond_last_layer(name: str, model: nn.Module) -> bool:
+def _beyond_last_layer(name: str, model: PreTrainedModel) -> bool:
     """Whether a tensor belongs to a layer past the last, where some families keep a multi-token-prediction head."""
     parts = name.split(".layers.")
     number = parts[1].split(".")[0] if len(parts) > 1 else ""
     return number.isdigit() and int(number) >= model.config.num_hidden_layers
 
 
-def _assign(model: nn.Module, name: str, value: nn.Parameter | Tensor) -> None:
+def _assign(model: PreTrainedModel, name: str, value: nn.Parameter | Tensor) -> None:
     owner, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(owner), leaf, value)
 
 
-def _rebuild_buffers(model: nn.Module, device: torch.device) -> None:
+def _rebuild_buffers(model: PreTrainedModel, device: torch.device) -> None:
     """Buffers that no file holds, such as rotary frequencies: make their module anew on the device."""
     for name, module in list(model.named_modules()):
         if any(buffer.is_meta for buffer in module.buffers(recurse=False)):

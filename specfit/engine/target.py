@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from specfit.engine.kv_cache import KVCache
 from specfit.engine.offload import Offload
@@ -23,7 +24,7 @@ class OffloadedTarget:
     """One model, hooked; serves one request at a time (`prefill` starts the next)."""
 
     def __init__(
-        self, model: nn.Module, offload: Offload, *, aux_layer_ids: Sequence[int], device: torch.device
+        self, model: PreTrainedModel, offload: Offload, *, aux_layer_ids: Sequence[int], device: torch.device
     ) -> None:
         """aux_layer_ids: layers whose input the drafter reads; empty without a drafter."""
         self.model, self.offload, self.device = model, offload, device
@@ -135,7 +136,7 @@ class OffloadedTarget:
 class _Tap:
     """Keeps the residual stream that enters one decoder layer in the last forward: feature id i is layer i's input."""
 
-    def __init__(self, model: nn.Module, layer: int) -> None:
+    def __init__(self, model: PreTrainedModel, layer: int) -> None:
         self.states: Tensor
         self._handle = model.base_model.layers[layer].register_forward_pre_hook(self._note, with_kwargs=True)
 

@@ -174,9 +174,7 @@ class Script:
 
 def scripted(script: Script, *, limit: int = 20, eos: Sequence[int] = (), prompt: Sequence[int] = (8, 8)) -> Decoding:
     free = CostModel.affine(1.0, 0.0, expert_ms=0.0)
-    return Decoding(
-        prompt, target=script, drafter=script, method=EAGLE3, cost=free, max_new_tokens=limit, eos=eos
-    )
+    return Decoding(prompt, target=script, drafter=script, method=EAGLE3, cost=free, max_new_tokens=limit, eos=eos)
 
 
 def chain(*tokens: int) -> tuple[Sequence[int], Sequence[int]]:

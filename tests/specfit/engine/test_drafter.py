@@ -236,12 +236,12 @@ def test_restore_undoes_what_came_after(caught_up: bool) -> None:
 
 
 def test_top_k_wider_than_the_draft_vocabulary_is_clipped() -> None:
-    """Case F17: 4 draft tokens and top 8: 4 + 16 + 16, if 8 wide beams find only 16 candidates at depth 3."""
+    """Case F17: 4 draft tokens and top 8, three levels."""
     ids = torch.tensor([3, 9, 20, 50])
     session = drafter(toy_head(draft_vocab_size=4), ids=ids, top_k=8, depth=3, max_pool=60)
     feed(session, text_of(0, 4))
     pools = list(session.levels(max_depth=99))
-    assert [len(pool) for pool in pools] == [4, 4 + 16, 4 + 16 + 32]
+    assert [len(pool) for pool in pools] == [4, 4 + 16, 4 + 16 + 16]
     for siblings in pools[-1].children().values():
         assert sorted(pools[-1].tokens[node] for node in siblings) == ids.tolist()
 
