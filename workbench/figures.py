@@ -265,4 +265,7 @@ def _timing_notes(runs: Sequence[RunRecord]) -> tuple[str, ...]:
         notes.append("Modelled times: computed from counts for a described machine, not measured.")
     if not all(run.complete for run in runs):
         notes.append("A run here is not complete; its finished requests are drawn.")
+    for run in runs:
+        if not run.cycles():
+            notes.append(f"{_name(run, runs)} has no decode cycle, so nothing of it can be drawn.")
     return tuple(notes)

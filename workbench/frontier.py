@@ -14,7 +14,9 @@ import numpy as np
 from specfit.objective import CostModel, CycleState
 from specfit.records import CycleRecord
 from specfit.select import count_subtrees, legal_subtrees
+from workbench.charts import Chart, Panel, Series
 from workbench.choices import Choice, choice, eagle3_nodes, known_routes
+from workbench.mime import widget_bundle
 from workbench.theme import LIGHT, METHOD_COLOURS
 
 DRAWN = 6_000  # points a browser draws at ease; beyond, dominated ones are thinned
@@ -23,7 +25,7 @@ COLOURS = {
     "AR": METHOD_COLOURS["ar"],
     "EAGLE-3": METHOD_COLOURS["eagle3"],
     "this run": LIGHT["accepted"],
-    "your tree": LIGHT["picked"],
+    "your tree": "#9257d6",
 }
 
 
@@ -100,7 +102,35 @@ def frontier_figure(data: dict[str, Any], marks: list[Choice], *, widget: bool =
     figure.update_layout(axes("cycle time T, ms (predicted)", "expected tokens R"), height=360)
     figure.update_xaxes(range=[0.9 * float(data["time_ms"].min()), longest])
     figure.update_yaxes(range=[0.9, 1.05 * float(data["reward"].max())])
-    return go.FigureWidget(figure) if widget else figure
+    return _widget(figure, frontier_chart(data, marks)) if widget else figure
+
+
+def frontier_chart(data: dict[str, Any], marks: list[Choice]) -> Chart:
+    """The same as a chart, for pages where no plotly lives and for print."""
+    longest = float(data["time_ms"].max())
+    points = Series(data["note"], tuple(data["time_ms"].tolist()), tuple(data["reward"].tolist()), "#9aa3ad", "points")
+    line = Series("best R/T", (0.0, longest), (0.0, data["best"] * longest), "#6b7280", "line", dash=True)
+    stands = [Series(m.name, (m.predicted_ms,), (m.reward,), COLOURS[m.name], "line") for m in marks]
+    rows = [{"tree": m.name, "nodes": len(m.nodes), "time_ms": m.predicted_ms, "reward": m.reward} for m in marks]
+    panel = Panel("cycle time T, ms (predicted)", "expected tokens R", (points, line, *stands))
+    return Chart("frontier", f"Frontier, {data['note']}", (panel,), tuple(rows), width_in=4.5, height_in=2.8)
+
+
+def _widget(figure: Any, chart: Chart) -> Any:
+    """A FigureWidget that is told apart by what it shows, not by an address, and has a picture for static pages."""
+    import plotly.graph_objects as go
+
+    class Frontier(go.FigureWidget):
+        def __repr__(self) -> str:
+            return f"Frontier({chart.title.removeprefix('Frontier, ')})"
+
+        def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
+            from workbench.paper_figures import figure_bytes
+
+            svg = figure_bytes(chart.matplotlib(), "svg").decode()
+            return widget_bundle(super()._repr_mimebundle_(*args, **kwargs), text=repr(self), svg=svg)
+
+    return Frontier(figure)
 
 
 def follow(view: Any, *, limit: int = 20_000) -> Any:

@@ -33,7 +33,7 @@ RC = {
     "hatch.linewidth": 0.5,
     "text.parse_math": False,  # a name with a dollar sign is a name
 }
-HATCHES = ("", "///", "...", "xx")  # so that bars are told apart in grey
+HATCHES = ("", "///", "\\\\\\", "xx")  # so that bars are told apart in grey
 LINES = ("-", "--", ":", "-.")
 SHAPES = ("o", "D", "s", "^")
 DPI = 300

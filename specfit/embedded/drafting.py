@@ -90,7 +90,8 @@ class KnownText:
 
     def accepted(self, pool: Pool, nodes: list[int], committed: int) -> int:
         """How many of the tree's nodes the text goes through, root excluded."""
-        at, count = -1, 0
+        at: int | None = -1
+        count = 0
         for token in self.ids[committed + 1 :]:
             at = next((node for node in nodes if pool.parents[node] == at and pool.tokens[node] == token), None)
             if at is None:
@@ -121,11 +122,13 @@ class RowCache:
         self.keys, self.values = keys, values
 
     def update(self, layer_index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        if self.keys is not None:
+        if self.keys is not None and self.values is not None:
             keys, values = torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2)
         self.keys, self.values = keys, values
         return keys, values
 
     def prefix(self, rows: int) -> "RowCache":
         """A cache of the first `rows` rows, to be grown apart."""
+        if self.keys is None or self.values is None:
+            return RowCache()
         return RowCache(self.keys[:, :, :rows], self.values[:, :, :rows])

@@ -40,7 +40,7 @@ class Figures:
     demand: int = 0
     hits: dict[int, int] = field(default_factory=lambda: dict.fromkeys(SLOTS, 0))  # slots -> hits
     unions: dict[int, list[float]] = field(default_factory=lambda: {1: [], 2: [], 4: [], 8: [], 19: []})
-    shared: dict[str, list[float]] = field(default_factory=lambda: {"siblings": [], "parent": [], "random": []})
+    shared: dict[str, list[float]] = field(default_factory=lambda: {"siblings": [], "parent": [], "first and last": []})
 
     def table(self) -> str:
         """All figures as lines of text."""
@@ -187,7 +187,7 @@ def _count_unions(figures: Figures, pool: Pool, nodes: list[int], routes: Tensor
     for layer in per_row:
         figures.shared["siblings"].append(len(layer[1] & layer[2]))
         figures.shared["parent"].append(len(layer[0] & layer[1]))
-        figures.shared["random"].append(len(layer[1] & layer[-1]))
+        figures.shared["first and last"].append(len(layer[1] & layer[-1]))
 
 
 def _mean(numbers: Sequence[float]) -> float:
@@ -195,19 +195,27 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def main(
-    folder: Path, *, split: str = "test", rows: int = 32, show: int = 0, log: Callable[[str], None] = print
+    folder: Path,
+    *,
+    split: str = "test",
+    rows: int = 32,
+    show: int = 0,
+    max_new_tokens: int = 200,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Figures]:
     """Measure the pair in `folder` (its `target` and `drafter` folders) and log a table; returns figures by kind."""
     target = AutoModelForCausalLM.from_pretrained(folder / "target", dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "target")
     head = load_drafter(folder / "drafter").eval()
-    found, used = {}, 0
+    found: dict[str, Figures] = {}
+    used = torch.zeros(target.config.num_hidden_layers, target.config.num_experts, dtype=torch.bool)
     with torch.no_grad():
         for kind in ("problems", "news"):
-            found[kind], kind_used = measure(target, head, tokenizer, getattr(corpus, kind)(split, rows))
+            questions = getattr(corpus, kind)(split, rows)
+            found[kind], kind_used = measure(target, head, tokenizer, questions, max_new_tokens=max_new_tokens)
             used = used | kind_used
             log(found[kind].table())
-            for row, answer in zip(getattr(corpus, kind)(split, show), found[kind].answers):
+            for row, answer in zip(questions[:show], found[kind].answers):
                 log(f"--- {row.prompt}\n>>> {answer}")
     log(f"experts used at all: {int(used.sum())} of {used.numel()}")
     return found

@@ -10,8 +10,9 @@ a common direction u (a constant every token carries), P (what identifies a toke
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeAttention
 
 IDENTITY = 20  # dimensions of P and R; layer 1 compares them on the ten slowest rope pairs
 EMBED_STD = 0.1
@@ -47,7 +48,7 @@ def _embeddings(weight: Tensor, common: Tensor, previous: Tensor) -> None:
     weight += 0.5 * EMBED_STD * weight.shape[1] ** 0.5 * common
 
 
-def _look_back(attention: nn.Module, common: Tensor, identity: Tensor, previous: Tensor, theta: float) -> None:
+def _look_back(attention: Qwen3MoeAttention, common: Tensor, identity: Tensor, previous: Tensor, theta: float) -> None:
     """Layer 0, query head 0: a constant key, and as query the same constant turned back by one position."""
     dim = attention.head_dim
     attention.o_proj.weight *= 0.2
@@ -65,7 +66,7 @@ def _look_back(attention: nn.Module, common: Tensor, identity: Tensor, previous:
     attention.o_proj.weight[:, :IDENTITY] = LOOK_BACK_GAIN * previous.T
 
 
-def _match_and_copy(attention: nn.Module, identity: Tensor, previous: Tensor, carried: Tensor) -> None:
+def _match_and_copy(attention: Qwen3MoeAttention, identity: Tensor, previous: Tensor, carried: Tensor) -> None:
     """Layer 1, all heads: keys say what stood before them, queries what they are; the match's token is copied."""
     dim, pairs = attention.head_dim, IDENTITY // 2
     slow = [*range(dim // 2 - pairs, dim // 2), *range(dim - pairs, dim)]

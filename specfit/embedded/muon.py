@@ -4,6 +4,8 @@ With a few hundred steps to spend it learns this model about twice as fast as Ad
 matrices, so the Newton-Schulz iteration runs on one stack of them. Embeddings, norms and routers stay with AdamW.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)  # drives singular values into about [0.7, 1
 class Muon:
     """Nesterov momentum, orthogonalised updates and decoupled weight decay over parameters of two or three axes."""
 
-    def __init__(self, parameters: list[Tensor], *, lr: float, momentum: float = 0.95, decay: float = 0.01):
+    def __init__(self, parameters: Sequence[Tensor], *, lr: float, momentum: float = 0.95, decay: float = 0.01):
         self.lr, self.momentum, self.decay = lr, momentum, decay
         self.stacks = _same_shapes(parameters)
         self.buffers = [[torch.zeros_like(p) for p, _ in stack] for stack in self.stacks]
@@ -26,6 +28,7 @@ class Muon:
         for stack, buffers in zip(self.stacks, self.buffers, strict=True):
             views = []
             for (parameter, halves), buffer in zip(stack, buffers, strict=True):
+                assert parameter.grad is not None  # every matrix takes part in every step
                 buffer.lerp_(parameter.grad, 1 - self.momentum)
                 views.append(_as_stack(torch.lerp(parameter.grad, buffer, self.momentum), halves))
             updates = orthogonal(torch.cat(views)).split([len(view) for view in views])
@@ -50,13 +53,13 @@ def _orthogonal(stack: Tensor) -> Tensor:
     return x
 
 
-def _same_shapes(parameters: list[Tensor]) -> list[list[tuple[Tensor, int]]]:
+def _same_shapes(parameters: Sequence[Tensor]) -> list[list[tuple[Tensor, int]]]:
     """Group parameters by the shape their matrices have as stacks; a fused gate_up tensor counts as two halves."""
     stacks: dict[tuple[int, int], list[tuple[Tensor, int]]] = {}
     for parameter in parameters:
         halves = 2 if parameter.ndim == 3 and parameter.shape[1] < parameter.shape[2] else 1
-        shape = sorted((_rows(parameter, halves), parameter.shape[-1]))
-        stacks.setdefault(tuple(shape), []).append((parameter, halves))
+        sides = _rows(parameter, halves), parameter.shape[-1]
+        stacks.setdefault((min(sides), max(sides)), []).append((parameter, halves))
     return list(stacks.values())
 
 

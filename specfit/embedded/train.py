@@ -1,6 +1,6 @@
 """Make the embedded pair again, from nothing but a seed: `python -m specfit.embedded.train OUT`.
 
-corpus -> tokenizer -> target (two phases) -> bfloat16 -> its own answers -> drafter -> figures. Every step count is
+corpus -> tokenizer -> target (three phases) -> bfloat16 -> its own answers -> drafter -> figures. Every step count is
 fixed and nothing looks at a clock; on one machine, one thread and one library version the same seed gives the same
 bytes. It takes roughly half an hour of one CPU core.
 """
@@ -57,7 +57,7 @@ def main(out: Path, seed: int = 0, *, recipe: Recipe | None = None, log: Callabl
     train_drafter(head, target, answers["problems"], answers["news"], recipe.drafter, seed=seed, log=log)
     save_drafter(head, out / "drafter")
     lines: list[str] = []
-    evaluate.main(out, rows=recipe.tested_rows, log=lines.append)
+    evaluate.main(out, rows=recipe.tested_rows, max_new_tokens=recipe.drafter.max_new_tokens, log=lines.append)
     (out / "figures.txt").write_text("\n".join(lines) + "\n")
     log("\n".join(lines))
 

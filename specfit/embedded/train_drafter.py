@@ -173,8 +173,9 @@ def chain_mask(rows: int, step: int, *, first: int = 0) -> Tensor:
 class GrowingCache:
     """Keys and values of all steps so far, side by side."""
 
-    def __init__(self):
-        self.keys, self.values = [], []
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
 
     def update(self, layer_index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.keys.append(keys)

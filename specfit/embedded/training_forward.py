@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Qwen3MoeForCausalLM
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def hidden_and_routers(model: Qwen3MoeForCausalLM, ids: Tensor, real: Tensor) ->
     return core.norm(hidden.flatten(0, 1).index_select(0, places)), routers
 
 
-def mixture(block: nn.Module, tokens: Tensor, logits: Tensor) -> Tensor:
+def mixture(block: Qwen3MoeSparseMoeBlock, tokens: Tensor, logits: Tensor) -> Tensor:
     """The sparse block: each token's top-k experts, weighted by their renormalised router softmax."""
     top_k = block.gate.top_k
     weights, chosen = logits.softmax(-1).topk(top_k)  # (tokens, top_k)

@@ -7,6 +7,7 @@ of its wordings, which is how the evaluator tells which fact a sentence states.
 
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PIECE = re.compile(r"\[([^\]]*)\]|\{(\w+)\}")
@@ -30,7 +31,7 @@ class Writer:
         self.text = ""
         self.spans: list[tuple[int, int]] = []
 
-    def fill(self, template: str, values: dict[str, object]) -> None:
+    def fill(self, template: str, values: Mapping[str, object]) -> None:
         """Append `template`, one wording chosen per bracket and each `{name}` replaced by its value."""
         end = 0
         for piece in _PIECE.finditer(template):
@@ -45,7 +46,7 @@ class Writer:
             end = piece.end()
         self.text += template[end:]
 
-    def sentence(self, template: str, values: dict[str, object]) -> None:
+    def sentence(self, template: str, values: Mapping[str, object]) -> None:
         """Append a sentence after a space (none at the very start) with a capital first letter."""
         start = len(self.text) + bool(self.text)
         self.fill(" " + template if self.text else template, values)

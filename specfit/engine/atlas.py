@@ -143,7 +143,7 @@ class Atlas:
     def load(cls, path: str | Path) -> Atlas:
         """Read what `save` wrote; ValueError for a file that is no atlas."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
             about = json.loads(str(data["about"]))
             return cls(_unpack(data), experts=about["experts"], made_with=about["made_with"])

@@ -14,6 +14,7 @@ from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.eagle3 import Eagle3Head
 from specfit.tree import ROOT, DraftPool
 from tests.checkpoint_toys import toy_head
+import itertools
 
 torch.set_num_threads(1)
 VOCABULARY, DRAFT = 64, 24
@@ -124,7 +125,7 @@ def test_the_papers_pool_has_18_nodes_in_five_levels() -> None:
     pools = list(session.levels(max_depth=99))
     assert [len(pool) for pool in pools] == [2, 6, 10, 14, 18]
     assert [pool.levels for pool in pools] == [1, 2, 3, 4, 5]
-    for earlier, later in zip(pools, pools[1:], strict=False):
+    for earlier, later in itertools.pairwise(pools):
         assert later.prefix(len(earlier)) == earlier
     assert DraftConfig() == DraftConfig(top_k=2, depth=5, max_pool=18)
 

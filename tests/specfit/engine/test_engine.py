@@ -26,9 +26,9 @@ from tests.word_tokenizer import save_tokenizer
 torch.set_num_threads(1)
 METHODS = (AR, EAGLE3, SPECFIT)
 COST = CostModel.affine(2.0, 0.1, expert_ms=0.05)
-LIMIT = 14
+LIMIT = 12
 PROMPTS = [
-    tuple(random.Random(seed).randrange(64) for _ in range(length)) for seed, length in enumerate((1, 2, 5, 9, 16, 30))
+    tuple(random.Random(seed).randrange(64) for _ in range(length)) for seed, length in enumerate((1, 2, 5, 9, 24))
 ]
 
 
@@ -79,8 +79,7 @@ def run(engine: Engine, prompt: object, method: Method, atlas: Atlas, limit: int
     return decoding.output
 
 
-@pytest.mark.parametrize("cleared", [False, True])
-@pytest.mark.parametrize("slots", [8, 5, 2, 1])
+@pytest.mark.parametrize(("slots", "cleared"), [(8, False), (5, False), (2, False), (1, False), (8, True), (3, True)])
 def test_every_method_gives_the_librarys_text(
     folder: Path, texts: list[list[int]], atlas: Atlas, slots: int, cleared: bool
 ) -> None:
@@ -112,13 +111,11 @@ def test_every_setting_gives_the_librarys_text(
             assert run(engine, prompt, SPECFIT, atlas) == expected
 
 
-@pytest.mark.parametrize(
-    "draft", [DraftConfig(top_k=4, depth=3, max_pool=40), DraftConfig(1, 8, 8), DraftConfig(3, 5, 10)]
-)
+@pytest.mark.parametrize("draft", [DraftConfig(top_k=4, depth=3, max_pool=40), DraftConfig(3, 5, 10)])
 def test_every_draft_setting_gives_the_librarys_text(folder: Path, texts: list[list[int]], draft: DraftConfig) -> None:
     with load(folder, slots_per_layer=4, draft=draft, self_test=False) as engine:
-        atlas = record_atlas(engine, PROMPTS[:3], max_new_tokens=LIMIT)
-        for prompt, expected in zip(PROMPTS[:3], texts[:3], strict=True):
+        atlas = record_atlas(engine, PROMPTS[1:3], max_new_tokens=LIMIT)
+        for prompt, expected in zip(PROMPTS[1:3], texts[1:3], strict=True):
             assert run(engine, prompt, EAGLE3, atlas) == expected
             assert run(engine, prompt, SPECFIT, atlas) == expected
 
@@ -194,11 +191,10 @@ class Interrupting(InstantLink):
 def test_the_engine_works_on_after_ctrl_c(folder: Path, texts: list[list[int]], atlas: Atlas, where: str) -> None:
     link = Interrupting(where)
     with load(folder, slots_per_layer=3, link=link, overlap=True) as engine:
-        for after in (0, 1, 5, 9, 20, 33):
+        for after in (0, 5, 33):
             link.after = after
             with pytest.raises(KeyboardInterrupt):
-                for prompt in PROMPTS:
-                    run(engine, prompt, EAGLE3, atlas)
+                run(engine, PROMPTS[-1], EAGLE3, atlas)
             link.after = -1
             for prompt, expected in zip(PROMPTS[1:3], texts[1:3], strict=True):
                 assert run(engine, prompt, SPECFIT, atlas) == expected
@@ -241,8 +237,9 @@ def test_bad_requests_get_one_sentence(folder: Path) -> None:
         with pytest.raises(ValueError, match="'specfit' reads expert routes"):
             engine.decode([1], method=SPECFIT, cost=COST)
         with pytest.raises(ValueError, match="context holds 256, so nothing can follow"):
-            engine.room([1] * 256)
-        assert engine.room([1] * 250) == 6
+            engine.room([1] * 256, 128)
+        assert engine.room([1] * 250, 128) == 6
+        assert engine.room([1] * 250, 4) == 4
         list(engine.decode([1] * 255, method=EAGLE3, max_new_tokens=1))
 
 

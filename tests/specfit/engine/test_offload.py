@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,11 @@ def offloaded(
     return model, offload
 
 
+@cache
+def expected_logits(folder: Path, kernel: str = "grouped_mm") -> list[Tensor]:
+    return logits(resident(folder, kernel))
+
+
 def resident(folder: Path, kernel: str = "grouped_mm") -> Qwen3MoeForCausalLM:
     return Qwen3MoeForCausalLM.from_pretrained(folder, experts_implementation=kernel).eval()
 
@@ -95,7 +101,7 @@ def logits(model: Qwen3MoeForCausalLM, offload: Offload | None = None) -> list[T
 @pytest.mark.parametrize("top_k", [2, 3])
 @pytest.mark.parametrize("slots", [8, 6, 4, 3, 2, 1])
 def test_logits_are_the_resident_models(folders: dict[int, Path], slots: int, top_k: int, overlap: bool) -> None:
-    expected = logits(resident(folders[top_k]))
+    expected = expected_logits(folders[top_k])
     found = logits(*offloaded(folders[top_k], slots=slots, overlap=overlap))
     for here, there in zip(found, expected, strict=True):
         if slots > 1:
@@ -106,12 +112,12 @@ def test_logits_are_the_resident_models(folders: dict[int, Path], slots: int, to
 
 @pytest.mark.parametrize("cleared", [False, True])
 @pytest.mark.parametrize("top_k", [2, 3])
-@pytest.mark.parametrize("slots", [8, 3, 2])
+@pytest.mark.parametrize("slots", [8, 2])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_gives_what_the_librarys_does(
     folders: dict[int, Path], kernel: str, slots: int, top_k: int, cleared: bool
 ) -> None:
-    expected = logits(resident(folders[top_k], kernel))
+    expected = expected_logits(folders[top_k], kernel)
     model, offload = offloaded(folders[top_k], slots=slots, kernel=kernel, overlap=True, cleared=cleared)
     for here, there in zip(logits(model, offload), expected, strict=True):
         if kernel == "grouped_mm":
@@ -174,7 +180,7 @@ def test_hits_run_while_misses_are_on_their_way(folders: dict[int, Path]) -> Non
         model, offload = offloaded(folders[2], slots=8, link=link, overlap=overlap)
         kernel = offload.layers[0]._kernel
         for layer in offload.layers:
-            layer._kernel = lambda *args, link=link: (link.events.append("run"), kernel(*args))[1]
+            layer._kernel = lambda *args, link=link, kernel=kernel: (link.events.append("run"), kernel(*args))[1]
         with torch.inference_mode():
             model(input_ids=torch.tensor([[5]]), use_cache=False)  # leaves two experts a layer
             link.events.clear()
@@ -222,12 +228,10 @@ def test_an_interrupted_pass_leaves_no_slot_to_be_trusted(folders: dict[int, Pat
             if moment == "wait":
                 self._maybe()
 
-    expected = logits(resident(folders[2]))
+    expected = expected_logits(folders[2])
     model, offload = offloaded(folders[2], slots=slots, link=Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        for _ in range(3):
-            logits(model, offload)
-            offload.clear()
+        logits(model, offload)
     for _ in range(2):
         found = logits(model, offload)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

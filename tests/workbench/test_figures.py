@@ -1,0 +1,133 @@
+"""Charts and tables as values: what they say is what the metrics say, and what is lacking is said."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from specfit.methods import AR, EAGLE3, SPECFIT
+from specfit.metrics import measure
+from specfit.run_folder import save_run
+from tests.toys import TOY_COST, toy_run
+from workbench import figures
+from workbench.tables import run_tables, theory_table
+
+
+def with_cost(run, **settings):
+    return replace(run, settings={**run.settings, "cost": asdict(TOY_COST), **settings})
+
+
+RUNS = [with_cost(toy_run(method, slots=slots)) for slots in (8, 4) for method in (AR, EAGLE3, SPECFIT)]
+
+
+def test_bars_are_the_measured_throughput():
+    (chart,) = figures.decode_throughput(RUNS)
+    bars = {(s.name, cache): value for s in chart.panels[0].series for cache, value in zip(s.x, s.y, strict=True)}
+    assert bars["SpecFit", "4 slots"] == measure(RUNS[5]).decode_tps
+    assert bars["AR", "8 slots"] == measure(RUNS[0]).decode_tps
+    assert len(chart.rows) == 6
+
+
+def test_one_throughput_chart_a_workload():
+    other = with_cost(toy_run(AR), workload="other")
+    assert [chart.title for chart in figures.decode_throughput([*RUNS, other])] == [
+        "Decode throughput, toy",
+        "Decode throughput, other",
+    ]
+
+
+def test_cache_pressure_orders_slots_and_puts_the_cleared_cache_last():
+    cleared = with_cost(toy_run(SPECFIT), cleared=True)
+    chart = figures.cache_pressure([*RUNS, cleared])
+    assert chart.panels[0].series[2].x == ("8", "4", "none")
+    assert "several" in " ".join(figures.cache_pressure(RUNS[:3]).notes)
+
+
+def test_reliability_counts_every_drafted_node_once():
+    chart = figures.reliability(RUNS[2:3])
+    nodes = sum(len(cycle.pool) for _, cycle in RUNS[2].cycles())
+    assert sum(row["nodes"] for row in chart.rows) == nodes
+    assert all(0 <= row["share_right"] <= 1 for row in chart.rows)
+    bare = replace(
+        RUNS[2],
+        requests=tuple(
+            replace(request, cycles=tuple(replace(cycle, truth=None) for cycle in request.cycles))
+            for request in RUNS[2].requests
+        ),
+    )
+    chart = figures.reliability([bare])
+    assert "left-out nodes are missing" in " ".join(chart.notes)
+    assert sum(row["nodes"] for row in chart.rows) == sum(len(c.selection.nodes) for _, c in RUNS[2].cycles())
+
+
+def test_path_outcomes_agree_with_the_accepted_path():
+    for _, cycle in RUNS[1].cycles():
+        outcomes = figures.path_outcomes(cycle)
+        for node in cycle.accepted:
+            assert outcomes[node][1]
+
+
+def test_unions_grow_with_the_tree_and_stay_below_strangers():
+    chart = figures.union_by_size(RUNS[1:3])
+    for series in chart.panels[0].series:
+        assert list(series.y) == sorted(series.y)
+    with_nothing = figures.union_by_size(RUNS[:1])
+    assert with_nothing.empty and "No cycle here" in with_nothing.notes[0]
+
+
+def test_predicted_and_measured_leave_the_selector_out():
+    chart = figures.predicted_and_measured(RUNS[5:])
+    first = RUNS[5].requests[0].cycles[0]
+    assert chart.rows[0]["measured_ms"] == first.times.total_ms - first.times.select_ms
+    assert chart.rows[0]["predicted_ms"] == first.selection.predicted_ms
+
+
+@pytest.mark.parametrize("runs", [RUNS[:1], RUNS, [toy_run(SPECFIT, tokens=1)]], ids=["ar", "all", "one token"])
+def test_every_chart_draws_with_both_and_holds_no_nan(runs):
+    for chart in figures.all_charts(runs):
+        json.dumps(chart.plotly().to_plotly_json(), default=lambda array: array.tolist(), allow_nan=False)
+        assert chart.matplotlib().get_size_inches()[0] == pytest.approx(chart.width_in)
+        assert chart.empty == (not any(v is not None for p in chart.panels for s in p.series for v in s.y))
+        if chart.empty:
+            assert chart.notes
+
+
+def test_folders_work_as_records_do(tmp_path):
+    save_run(tmp_path / "run", RUNS[2])
+    assert figures.stage_times([tmp_path / "run"]) == figures.stage_times([RUNS[2]])
+    assert figures.stage_times(str(tmp_path / "run")) == figures.stage_times(RUNS[2])
+    with pytest.raises(ValueError, match="no run folder"):
+        figures.stage_times([tmp_path])
+    with pytest.raises(ValueError, match="none is given"):
+        figures.stage_times([])
+
+
+def test_emulated_and_modelled_links_are_said():
+    for kind, word in (("emulated", "Emulated link"), ("modelled", "Modelled times")):
+        run = with_cost(toy_run(SPECFIT), link={"kind": kind})
+        assert word in " ".join(figures.stage_times([run]).notes)
+
+
+def test_tables_hold_the_metrics_and_the_papers_rows():
+    (table,) = run_tables(RUNS, beside=2)
+    assert len(table.rows) == 6 + 6
+    assert table.cells()[1][1:3] == ["AR", "8 slots"]
+    assert "paper, Table 2" in table.markdown() and r"\toprule" in table.latex()
+    with pytest.raises(ValueError, match="Tables 2, 3 and 4"):
+        run_tables(RUNS, beside=7)
+
+
+def test_names_cannot_break_out_of_a_table():
+    (table,) = run_tables([replace(RUNS[0], settings={**RUNS[0].settings, "workload": "a|b_$#<b>\u202e\n"})])
+    latex, html, markdown = table.latex(), table._repr_html_(), table.markdown()
+    assert "\u202e" not in latex + html + markdown
+    assert "<b>\\" not in html and "&lt;b&gt;" in html
+    assert markdown.splitlines()[0].count("|") == markdown.splitlines()[0].count(r"\|")
+
+
+def test_table_5_stands_beside_the_papers():
+    table = theory_table(RUNS[2])
+    assert table.rows[0]["ours"] == str(len(RUNS[2].cycles()))
+    assert table.rows[0]["summarization"] == "4389"
+    with pytest.raises(ValueError, match="cost coefficients"):
+        theory_table(toy_run(SPECFIT))
