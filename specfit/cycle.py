@@ -39,6 +39,10 @@ class Target(Protocol):
         """Routes of the last verifying forward: the root's and each verified node's."""
         ...
 
+    def resident_before(self) -> int | None:
+        """Bitmap of the experts that were in slots when the last forward began; None where that is not known."""
+        ...
+
 
 class Drafter(Protocol):
     """The drafter with its own state over committed tokens."""
@@ -167,6 +171,7 @@ class Decoding:
             committed_tokens=committed,
             counts=verdict.counts,
             times=times,
+            resident=self._target.resident_before(),
         )
 
     def _draft_and_select(self, laps: _Laps) -> tuple[DraftPool, Routes, Selection]:

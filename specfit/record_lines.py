@@ -122,6 +122,7 @@ def cycle_line(request_id: str, cycle: CycleRecord, row_of: Callable[[int], int]
         "truth_rows": None if truth is None else rows(truth.routes),
         "truth_next_tokens": None if truth is None else truth.next_tokens,
         "verified_rows": rows(cycle.verified),
+        "resident_row": None if cycle.resident is None else row_of(cycle.resident),
     }
     return json_line(line, f"cycle {cycle.index} of request {request_id!r}")
 
@@ -177,4 +178,5 @@ def cycle_from_line(line: Mapping[str, Any], bitmaps: Sequence[int], *, layers: 
         committed_tokens=tuple(line["committed_tokens"]),
         counts=ForwardCounts(line["demand"], line["hits"], line["misses"], line["wait_ms"]),
         times=StageTimes(line["draft_ms"], line["select_ms"], line["verify_ms"], line["commit_ms"]),
+        resident=None if line.get("resident_row") is None else bitmaps[line["resident_row"]],
     )

@@ -82,6 +82,7 @@ class CycleRecord:
     committed_tokens: tuple[int, ...]  # what the output gained: the accepted path, then the next root
     counts: ForwardCounts
     times: StageTimes
+    resident: int | None = None  # bitmap of the experts in slots before the verifying forward; None: not recorded
 
     @property
     def committed(self) -> int:

@@ -107,12 +107,16 @@ class ToyTarget:
     def commit(self, rows: Sequence[int]) -> None:
         self.cached.extend(self._rows[row] for row in rows)
 
+    def resident_before(self) -> int:
+        return self._resident
+
     def true_routes(self) -> Routes:
         assert self._routes is not None
         return self._routes
 
     def _forward(self, rows: Sequence[int]) -> ForwardCounts:
         demand = misses = 0
+        self._resident = sum(1 << (layer * EXPERTS + e) for layer, c in enumerate(self.caches) for e in c.slot_of)
         for layer, cache in enumerate(self.caches):
             mask = (1 << EXPERTS) - 1
             used = [[e for e in range(EXPERTS) if row >> (layer * EXPERTS) & mask & (1 << e)] for row in rows]

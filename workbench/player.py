@@ -99,6 +99,7 @@ class RunSide:
                 for part in (self.strip, self.view):
                     part.layout.display = None
             self.reorder("all", at=len(self._cycles) - 1)
+            self.strip.notice = ""  # that it is not complete goes without saying
 
     def hide(self) -> None:
         """Take no room until there is a run."""

@@ -163,6 +163,13 @@ class Offload:
             layer.demand = layer.misses = 0
             if self.cleared:
                 layer.cache.clear()
+        self._before = [tuple(layer.cache.slot_of) for layer in self.layers]  # cheap; turned into bits when asked for
+
+    def resident_before(self) -> int:
+        """Bitmap of the experts that were in slots when the last forward began."""
+        return sum(
+            1 << (layer * self.experts + expert) for layer, experts in enumerate(self._before) for expert in experts
+        )
 
     def counts(self) -> ForwardCounts:
         """What the forward since `begin` asked of the caches."""

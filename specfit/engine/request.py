@@ -43,6 +43,9 @@ class EngineRequest:
     def true_routes(self) -> Routes:
         return self._target.true_routes()
 
+    def resident_before(self) -> int:
+        return self._target.resident_before()
+
     def extend(self, tokens: Sequence[int], features: Any) -> None:
         self._drafter.extend(tokens, features)
 

@@ -91,6 +91,10 @@ class OffloadedTarget:
         """Routes of the last forward's rows."""
         return self.offload.routes(self._rows)
 
+    def resident_before(self) -> int:
+        """Bitmap of the experts in slots when the last forward began."""
+        return self.offload.resident_before()
+
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
         if self.device.type == "cuda":

@@ -153,6 +153,9 @@ class Script:
         self.cached += [self.rows[row] for row in rows]
         return list(rows)
 
+    def resident_before(self) -> None:
+        return None
+
     def true_routes(self) -> Routes:
         return Routes(0, (0,) * (len(self.rows) - 1), 1, 1)
 
@@ -488,3 +491,14 @@ def test_bad_arguments_get_one_sentence() -> None:
 def test_a_cost_for_smaller_trees_says_so() -> None:
     with pytest.raises(ValueError, match=r"intercepts b_0..b_3; a tree of \d draft nodes needs"):
         list(toy_decoding(ToyWorld(0), (1, 2), cost=CostModel.affine(1.0, 0.0, expert_ms=0.1, max_nodes=3)))
+
+
+def test_a_record_says_what_was_in_the_slots_before_its_forward() -> None:
+    """Hits are the executed experts that were resident; in a cycle where the union fits, that is all of them."""
+    world = ToyWorld(0)
+    for cycle in toy_decoding(world, (1, 2, 3), method=EAGLE3, target=ToyTarget(world, slots=6)):
+        executed = cycle.verified.root
+        for bitmap in cycle.verified.nodes:
+            executed |= bitmap
+        assert cycle.resident is not None
+        assert (executed & cycle.resident).bit_count() == cycle.counts.hits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.eagle3 import Eagle3Head
 from specfit.tree import ROOT, DraftPool
 from tests.checkpoint_toys import toy_head
-import itertools
 
 torch.set_num_threads(1)
 VOCABULARY, DRAFT = 64, 24

@@ -1,0 +1,83 @@
+"""A live run in a real JupyterLab: start, follow, stop, errors; and the same with the keyboard alone."""
+
+import pytest
+
+SETUP = """from tests.workbench.test_live import ToyEngine
+from tests.toys import TOY_COST
+from workbench import LiveRun
+engine = ToyEngine(pause=0.05)
+live = LiveRun(engine, [("first question", (1, 2, 3)), ("second", (4, 5))], cost=TOY_COST, max_new_tokens=400)"""
+
+
+@pytest.fixture
+def page(lab):
+    lab.open("live.ipynb", SETUP, "live").run_all()
+    lab.theme("Light")
+    lab.page.get_by_role("button", name="Start", exact=True).wait_for()
+    return lab
+
+
+def wait_for(page, expression, expected="True"):
+    for _ in range(200):
+        if page.value(expression) == expected:
+            return
+        page.page.wait_for_timeout(50)
+    assert page.value(expression) == expected
+
+
+def test_start_follow_and_stop(page, shots):
+    page.page.get_by_role("button", name="Start", exact=True).click()
+    page.page.wait_for_selector(".sf-node")
+    wait_for(page, "live.drawings >= 5")
+    page.page.wait_for_timeout(300)
+    page.page.screenshot(path=shots / "live-running.png")
+    assert "tokens" in page.page.locator(".widget-label", has_text="cycles").first.inner_text()
+    begun = int(page.value("engine.decoding.begun"))
+    page.page.get_by_role("button", name="Stop", exact=True).click()
+    wait_for(page, "live.running", "False")
+    ended = int(page.value("engine.decoding.begun"))
+    assert ended < begun + 40  # the click itself took its time; from there on it is one cycle (tests/workbench)
+    page.page.get_by_text("Stopped after").first.wait_for()
+    assert page.value("live.run.complete") == "False"
+
+
+def test_the_keyboard_alone_starts_and_stops(page):
+    page.page.get_by_role("button", name="Start", exact=True).focus()
+    page.page.keyboard.press("Enter")
+    wait_for(page, "live.running")
+    page.page.keyboard.press("Tab")
+    page.page.keyboard.press("Space")
+    wait_for(page, "live.running", "False")
+
+
+def test_walking_back_stays_where_the_person_is(page):
+    page.page.get_by_role("button", name="Start", exact=True).click()
+    wait_for(page, "live.drawings >= 4")
+    page.page.get_by_role("button", name="first cycle").click()
+    wait_for(page, "live.follow.value", "False")
+    page.page.wait_for_timeout(600)
+    assert page.value("live.side.strip.at") == "0"
+    page.page.get_by_role("button", name="Stop", exact=True).click()
+    wait_for(page, "live.running", "False")
+
+
+def test_an_error_is_a_sentence(lab):
+    lab.open(
+        "live_error.ipynb",
+        SETUP.rpartition("\n")[0],
+        "live = LiveRun(ToyEngine(fails=ValueError('the prompt is <b>too</b> long')), ['x'], cost=TOY_COST)\nlive",
+    ).run_all()
+    lab.page.get_by_role("button", name="Start", exact=True).click()
+    lab.page.get_by_text("The run ended with an error. the prompt is <b>too</b> long").wait_for()
+
+
+def test_the_kernel_restarts_in_the_middle_of_a_run(page):
+    page.page.get_by_role("button", name="Start", exact=True).click()
+    wait_for(page, "live.drawings >= 2")
+    page.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    page.page.wait_for_timeout(1500)
+    page.run_all()
+    page.page.get_by_role("button", name="Start", exact=True).click()
+    wait_for(page, "live.drawings >= 2")
+    page.page.get_by_role("button", name="Stop", exact=True).click()
+    wait_for(page, "live.running", "False")
