@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ def export_all(runs: Iterable[Any], out: str | Path) -> list[Path]:
     written: list[Path] = []
     notes = ["# Figures and tables", ""]
     taken: set[str] = set()
-    for made in [*all_charts(records), *_cycles(records), *run_tables(records), *_theory(records, notes)]:
+    everything: list[Any] = [*all_charts(records), *_cycles(records), *run_tables(records), *_theory(records, notes)]
+    for made in everything:
         if getattr(made, "empty", False):
             notes.append(f"- not drawn: {made.title}. {' '.join(made.notes)}")
             continue
@@ -80,7 +81,7 @@ def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
     """Endings and what gives their bytes."""
     if isinstance(figure, Chart | Schematic):
         once = cache(figure.matplotlib)
-        drawn = {form: lambda form=form: _printed(once(), form) for form in FORMATS}
+        drawn = {form: partial(lambda form: _printed(once(), form), form) for form in FORMATS}
         html = {"html": lambda: _plotly_page(figure.plotly())} if isinstance(figure, Chart) else {}
         return {**drawn, "csv": lambda: figure.csv().encode(), **html}
     if isinstance(figure, Table):
@@ -93,10 +94,14 @@ def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
     if callable(getattr(view, "svg", None)):
         return {"svg": lambda: view.svg().encode(), "html": lambda: _static_page(repr(figure), view.svg())}
     if callable(getattr(figure, "savefig", None)):
-        return {form: lambda form=form: _printed(figure, form) for form in FORMATS}
+        return {form: partial(_printed, figure, form) for form in FORMATS}
     if callable(getattr(figure, "to_html", None)):
         return {"html": lambda: _plotly_page(figure)}
     raise ValueError(f"a {type(figure).__name__} is no figure, table or view; workbench.figures makes them from runs")
+
+
+def _drawn(draw: Callable[[], Any], form: str) -> bytes:
+    return _printed(draw(), form)
 
 
 def _printed(figure: Any, form: str) -> bytes:

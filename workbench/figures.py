@@ -68,8 +68,8 @@ def cache_pressure(runs: Iterable[Any]) -> Chart:
         for method in _methods(records):
             by_slots = {row["slots"]: row[key] for row in rows if row["method"] == method}
             names = tuple("none" if count == 0 else str(count) for count in slots)
-            values = tuple(by_slots.get(count) for count in slots)
-            series.append(Series(method_words(method), names, values, _colour(method, records), "line"))
+            points = tuple(by_slots.get(count) for count in slots)
+            series.append(Series(method_words(method), names, points, _colour(method, records), "line"))
         panels.append(Panel("expert slots per layer", label, tuple(series)))
     notes = _timing_notes(records)
     if len(slots) < 2:
@@ -120,10 +120,12 @@ def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
             {"method": method, "path_probability": p, "share_right": s, "nodes": int((place == b).sum())}
             for p, s, b in zip(said, seen, filled, strict=True)
         ]
-    notes = ("Without an atlas only verified nodes are counted, so left-out nodes are missing.",) if bare else ()
+    notes: tuple[str, ...] = ()
+    if bare:
+        notes = ("Without an atlas only verified nodes are counted, so left-out nodes are missing.",)
     notes += () if rows else ("None of these runs drafted anything, so there are no path probabilities.",)
     panel = Panel("path probability", "share that the target takes", tuple(series), diagonal=True)
-    return Chart("reliability", "Reliability of path probabilities", (panel,), tuple(rows), notes)
+    return Chart("reliability", "Reliability of path probabilities", (panel,), tuple(rows), tuple(notes))
 
 
 def path_outcomes(cycle: CycleRecord) -> list[tuple[float, bool]]:

@@ -4,7 +4,7 @@
 
 The cell returns at once: a worker thread decodes, a Stop click sets an Event, and the worker looks at it after every
 cycle. Drawing happens between two cycles, which is on no clock of the run, at most ten times a second and never more
-than a fiftieth of the time; a cycle that was not drawn is in the record all the same. Nothing here imports torch: an
+than an eightieth of the time; a cycle that was not drawn is in the record all the same. Nothing here imports torch: an
 engine is anything with `decode(...)`.
 """
 
@@ -32,7 +32,7 @@ from workbench.theme import method_words
 from workbench.token_text import visible
 
 SHORTEST_S = 0.1  # between two drawings
-SHARE = 50  # a drawing may take one part in so many
+SHARE = 80  # a drawing may take one part in so many
 
 
 class LiveRun(ipywidgets.VBox):
@@ -59,7 +59,7 @@ class LiveRun(ipywidgets.VBox):
         slots_per_layer: int = 24,
         link_ms: float = 0.3,
     ) -> None:
-        before = LiveRun._current and LiveRun._current()
+        before = LiveRun._current() if LiveRun._current is not None else None
         if before is not None:
             before.close(keep=engine)
         self._make = None if hasattr(engine, "decode") else engine
@@ -76,6 +76,7 @@ class LiveRun(ipywidgets.VBox):
         self.error: BaseException | None = None  # what ended the last run, if something did
         self.saved: Path | None = None  # the folder of the last finished run
         self.drawings = 0
+        self.drawing_s = 0.0  # spent on drawing, all runs together
         self.side = RunSide(None)
         self.side.moved = self._left
         self._build(slots_per_layer, link_ms, max_new_tokens)
@@ -172,6 +173,7 @@ class LiveRun(ipywidgets.VBox):
             if now >= next_at:
                 self._show(engine, decoding, cycles, name, told, limit)
                 took = time.perf_counter() - now
+                self.drawing_s += took
                 pause = max(SHORTEST_S, SHARE * took)
                 next_at = now + took + pause
         stopped = self._stop.is_set() and not decoding.stop_reason

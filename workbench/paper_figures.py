@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from workbench.charts import Chart, Panel, Series
 from workbench.theme import FONT, FONT_PT, LIGHT
 
-RC = {
+RC: Any = {
     "font.family": FONT,
     "font.size": FONT_PT,
     "axes.linewidth": 0.6,

@@ -8,6 +8,7 @@ player.cycle, player.request                           # what is on the screen, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import ipywidgets
@@ -61,10 +62,11 @@ class RunSide:
 
     def reorder(self, order: str, question: int = -1, *, at: int = 0) -> None:
         """Walk through another choice of cycles; one that the run cannot make says why and changes nothing."""
-        assert self.run is not None
+        run = self.run
+        assert run is not None
         where = None if question < 0 else question
         try:
-            found = cycle_order(self.run, order, question=where, cost=self.view.cost)
+            found = cycle_order(run, order, question=where, cost=self.view.cost)
         except RunError as error:
             with self.strip.hold_sync():
                 self.strip.notice = str(error)
@@ -75,8 +77,8 @@ class RunSide:
         places = [place for place, _, _ in cycles]
         with self.strip.hold_sync():
             self.strip.order, self.strip.question = order, question
-            self.strip.times = stage_times(self.run)[found].tobytes()
-            self.strip.rates = expected_rates(self.run)[found].tobytes()
+            self.strip.times = stage_times(run)[found].tobytes()
+            self.strip.rates = expected_rates(run)[found].tobytes()
             changes = [i for i in range(1, len(places)) if places[i] != places[i - 1]]
             self.strip.breaks = changes if order != "gap" else []
             self.strip.labels = [self._label(request, cycle) for _, request, cycle in cycles]
@@ -111,7 +113,13 @@ class RunSide:
         self.strip.unobserve_all()
         self.strip.close()
         self.view.close()
-        self.moved = self.deeper = lambda *_: None
+        self.moved, self.deeper = lambda side: None, lambda cycle: None
+
+    @property
+    def _shown(self) -> RunRecord:
+        """The run, where there must be one."""
+        assert self.run is not None
+        return self.run
 
     @property
     def here(self) -> tuple[int, RequestRecord, CycleRecord] | None:
@@ -138,27 +146,29 @@ class RunSide:
         self.strip.at = max(0, min(position, len(self._order) - 1))
         if self.here is not None:
             place, request, cycle = self.here
+            assert self.run is not None
             if self._text_of != place:
                 self._show_text(place, request)
             self.view.show(
                 cycle,
-                residency=residency_in(self.run, request, cycle.index),
+                residency=residency_in(self._shown, request, cycle.index),
                 full_pool=self.deeper(cycle),
                 title=f"{self._question_words(request)} · cycle {cycle.index + 1} of {len(request.cycles)}",
             )
         self.strip.seq += 1
 
     def _show_text(self, place: int, request: RequestRecord) -> None:
+        assert self.run is not None
         self._text_of = place
         positions = {
             self._cycles[number][2].index: position
             for position, number in enumerate(self._order)
             if self._cycles[number][0] == place
         }
-        text, owners, kinds = output_spans(request, self.run.tokens, positions)
+        text, owners, kinds = output_spans(request, self._shown.tokens, positions)
         self.strip.text, self.strip.owners, self.strip.kinds = text, owners.tobytes(), kinds.tobytes()
-        known = all(token in self.run.tokens for token in request.prompt_tokens)
-        self.strip.prompt = "".join(token_run(request.prompt_tokens, self.run.tokens)) if known else ""
+        known = all(token in self._shown.tokens for token in request.prompt_tokens)
+        self.strip.prompt = "".join(token_run(request.prompt_tokens, self._shown.tokens)) if known else ""
 
     def _asked(self, change: Any) -> None:
         asked = change["new"]
@@ -175,8 +185,8 @@ class RunSide:
             return "This run holds no decode cycle yet."
         if not self._order:
             return "No cycle of this run is so."
-        if not self.run.complete:
-            return f"This run is not complete: it shows the {len(self.run.requests)} requests that were finished."
+        if not self._shown.complete:
+            return f"This run is not complete: it shows the {len(self._shown.requests)} requests that were finished."
         return ""
 
     def _label(self, request: RequestRecord, cycle: CycleRecord) -> str:
@@ -215,8 +225,8 @@ class CyclePlayer(ipywidgets.VBox):
         super().__init__([ipywidgets.HBox(columns, layout=row)], layout=ipywidgets.Layout(overflow="visible"))
         if len(self.sides) == 2:
             for side, twin in (self.sides, self.sides[::-1]):
-                side.moved = lambda moved, twin=twin: self._move_along(moved, twin)
-                side.deeper = lambda cycle, twin=twin: _pool_at(twin, cycle)
+                side.moved = partial(self._move_along, twin=twin)
+                side.deeper = partial(_pool_at, twin)
             self.sides[0].go(0)
             self._move_along(self.sides[0], self.sides[1])
 
@@ -280,6 +290,10 @@ class CyclePlayer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         return widget_bundle(super()._repr_mimebundle_(**kwargs), text=repr(self), svg=self.view.svg())
+
+
+def _nothing(*_: Any) -> None:
+    return None
 
 
 def _pool_at(side: RunSide, cycle: CycleRecord) -> DraftPool | None:

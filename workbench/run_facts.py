@@ -67,11 +67,13 @@ def run_of(source: Any, *, tokens: Any = None) -> RunRecord:
 
 def rates(cycle: CycleRecord, cost: CostModel, max_nodes: int) -> Rates:
     """Committed tokens over predicted time for the run's choice, for the root alone, and for EAGLE-3's choice."""
-    found = []
+    found: list[float | None] = []
     for nodes in (cycle.selection.nodes, (), eagle3_nodes(cycle.pool, min(max_nodes, len(cycle.pool)))):
         made = choice("", cycle, nodes, cost)
-        known = made.committed is not None and made.committed[1] and made.predicted_ms
-        found.append(1e3 * made.committed[0] / made.predicted_ms if known else None)
+        if made.committed is not None and made.committed[1] and made.predicted_ms:
+            found.append(1e3 * made.committed[0] / made.predicted_ms)
+        else:
+            found.append(None)
     return Rates(*found)
 
 

@@ -37,11 +37,11 @@ class RunStrip(anywidget.AnyWidget):
     """(positions, 4) float32 milliseconds of draft, select, verify, commit, in the order shown."""
     rates = traitlets.Bytes(b"").tag(sync=True)
     """(positions,) float32 expected tokens per second (R/T); NaN where unknown."""
-    breaks = traitlets.List([]).tag(sync=True)
+    breaks: traitlets.List[int] = traitlets.List([]).tag(sync=True)
     """Positions at which another question begins."""
-    labels = traitlets.List([]).tag(sync=True)
+    labels: traitlets.List[str] = traitlets.List([]).tag(sync=True)
     """[of the position, of the question] in words, for the readout."""
-    questions = traitlets.List([]).tag(sync=True)
+    questions: traitlets.List[str] = traitlets.List([]).tag(sync=True)
     """Names of the questions; the first choice, -1, is all of them."""
     question = traitlets.Int(-1).tag(sync=True)
     """Which question is walked through; -1 for all."""
@@ -51,7 +51,7 @@ class RunStrip(anywidget.AnyWidget):
     """The filter in use."""
     prompt = traitlets.Unicode("").tag(sync=True)
     """The question's prompt as far as its token texts are known."""
-    text = traitlets.List([]).tag(sync=True)
+    text: traitlets.List[str] = traitlets.List([]).tag(sync=True)
     """Output tokens of the question at `at`."""
     owners = traitlets.Bytes(b"").tag(sync=True)
     """int32 a token: the position of the cycle that committed it, -1 where that is not in the order."""

@@ -111,7 +111,7 @@ def run_tables(runs: Iterable[Any], *, beside: int | None = None) -> list[Table]
     tables = []
     for workload, rows in groups.items():
         notes = tuple(f"{row['method']}, {row['cache']}: {note}" for row in rows for note in row["notes"])
-        columns = RUN_COLUMNS
+        columns: tuple[tuple[str, str, str], ...] = RUN_COLUMNS
         if beside is not None:
             rows = [*rows, *_paper_rows(beside)]
             columns = (("source", "Source", "{}"), *RUN_COLUMNS)
@@ -151,7 +151,7 @@ def theory_table(run: Any, cost: CostModel | None = None) -> Table:
     rows = []
     notes = []
     for row in table_5(record, cost):
-        shown = {"quantity": row.quantity}
+        shown: dict[str, Any] = {"quantity": row.quantity}
         for name in ("ours", "summarization", "gsm8k"):
             values = getattr(row, name)
             shown[name] = " / ".join(f"{value:.{row.digits}f}" for value in values) or None
