@@ -35,6 +35,10 @@ class Target(Protocol):
         drafter's features of the kept rows; after `prefill`, all rows are kept and `rows` is empty."""
         ...
 
+    def synchronize(self) -> None:
+        """Wait until the device has done all it was asked to; clocks are read only then."""
+        ...
+
     def true_routes(self) -> Routes:
         """Routes of the last verifying forward: the root's and each verified node's."""
         ...
@@ -128,6 +132,7 @@ class Decoding:
         if self._drafter is not None:
             self._drafter.extend(self._context[1:], features)
             self._drafter.catch_up()  # the drafter's pass over the prompt belongs to prefill
+        self._target.synchronize()
         self.prefill_counts = verdict.counts
         self.prefill_ms = self.request_ms = 1e3 * (self._clock() - start)
 
@@ -150,6 +155,7 @@ class Decoding:
         features = self._target.commit(rows)
         if self._drafter is not None:
             self._drafter.extend(committed, features)
+        self._target.synchronize()
         times = laps.stop("commit_ms")
 
         # From here on nothing is on the request's clock.

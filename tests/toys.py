@@ -107,6 +107,9 @@ class ToyTarget:
     def commit(self, rows: Sequence[int]) -> None:
         self.cached.extend(self._rows[row] for row in rows)
 
+    def synchronize(self) -> None:
+        pass
+
     def resident_before(self) -> int:
         return self._resident
 

@@ -40,6 +40,9 @@ class EngineRequest:
     def commit(self, rows: Sequence[int]) -> Any:
         return self._target.commit(rows)
 
+    def synchronize(self) -> None:
+        self._target.synchronize()
+
     def true_routes(self) -> Routes:
         return self._target.true_routes()
 

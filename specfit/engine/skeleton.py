@@ -15,6 +15,7 @@ def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str
     """The library's model with every parameter on the meta device. Raises CheckpointError for a quantized one."""
     refuse_quantized(checkpoint.config, what="the target")
     config = AutoConfig.from_pretrained(checkpoint.folder)
+    _refuse_windows(config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     return model.eval().requires_grad_(False)
@@ -65,6 +66,17 @@ def fill_skeleton(model: PreTrainedModel, checkpoint: Checkpoint, *, dtype: torc
     _rebuild_buffers(model, device)
     left = [name for name, p in model.named_parameters() if p.is_meta and not name.startswith(experts)]
     assert not left, f"parameters still without memory: {left}"
+
+
+def _refuse_windows(config: Any) -> None:
+    """A tree mask lets every row see the whole prefix, which is wrong for a layer with a shorter view or a state."""
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    if kinds or window:
+        found = f"layers of type {', '.join(sorted(kinds))}" if kinds else f"a sliding window of {window} tokens"
+        raise CheckpointError(
+            f"{config.model_type} has {found}; specfit verifies trees with full attention in every layer only"
+        )
 
 
 def _head_name(model: PreTrainedModel) -> str:

@@ -153,6 +153,9 @@ class Script:
         self.cached += [self.rows[row] for row in rows]
         return list(rows)
 
+    def synchronize(self) -> None:
+        pass
+
     def resident_before(self) -> None:
         return None
 
