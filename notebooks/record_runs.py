@@ -52,6 +52,7 @@ def record(
     shutil.rmtree(folder, ignore_errors=True)
     kept = retime(run, CLOCK)
     save_run(folder, replace(kept, machine={"note": "times are modelled, so the machine does not matter"}))
+    (folder / "lock").unlink()  # says who wrote it, which nobody needs to keep
     print(folder.name, len(kept.cycles()), "cycles")
 
 

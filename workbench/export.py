@@ -100,10 +100,6 @@ def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
     raise ValueError(f"a {type(figure).__name__} is no figure, table or view; workbench.figures makes them from runs")
 
 
-def _drawn(draw: Callable[[], Any], form: str) -> bytes:
-    return _printed(draw(), form)
-
-
 def _printed(figure: Any, form: str) -> bytes:
     from workbench.paper_figures import figure_bytes  # matplotlib loads only where it is used
 

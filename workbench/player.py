@@ -146,7 +146,6 @@ class RunSide:
         self.strip.at = max(0, min(position, len(self._order) - 1))
         if self.here is not None:
             place, request, cycle = self.here
-            assert self.run is not None
             if self._text_of != place:
                 self._show_text(place, request)
             self.view.show(
@@ -158,7 +157,6 @@ class RunSide:
         self.strip.seq += 1
 
     def _show_text(self, place: int, request: RequestRecord) -> None:
-        assert self.run is not None
         self._text_of = place
         positions = {
             self._cycles[number][2].index: position
@@ -290,10 +288,6 @@ class CyclePlayer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         return widget_bundle(super()._repr_mimebundle_(**kwargs), text=repr(self), svg=self.view.svg())
-
-
-def _nothing(*_: Any) -> None:
-    return None
 
 
 def _pool_at(side: RunSide, cycle: CycleRecord) -> DraftPool | None:

@@ -110,7 +110,7 @@ def _draw_tree(axes: Any, cycle: Mapping[str, Any]) -> None:
     handles = [
         _key(LIGHT[state], STATE_WORDS[state], filled=state == "accepted") for state in STATE_WORDS if state in drawn
     ]
-    axes.legend(handles=handles, loc="lower left", fontsize=5, handlelength=1.2, borderaxespad=0)
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=4, fontsize=5, handlelength=1.2)
 
 
 def _draw_map(axes: Any, cycle: Mapping[str, Any], cells: np.ndarray) -> None:

@@ -119,18 +119,24 @@ def _solve(model: Any, state: CycleState, max_nodes: int, name: str, time_limit_
         if hasattr(solver, "tmpDir"):
             solver.tmpDir = folder
         try:
-            model.solve(solver)
+            answer = model.solve(solver)
         except pulp.PulpSolverError as error:
             raise RuntimeError(
                 f"{name} failed on this program ({error}); try another solver or select_exact"
             ) from error
     values = {v.name: v.varValue for v in model.variables()}
     chosen = [node for node in range(len(state.pool)) if (values.get(f"x_{node}") or 0) > 0.5]
-    if model.sol_status != pulp.LpSolutionOptimal:  # PuLP's status says Optimal even at the time limit
-        found = (
-            f"the best it found is {chosen}" if model.sol_status == pulp.LpSolutionIntegerFeasible else "it found none"
-        )
+    proved, usable = _outcome(model, answer)
+    if not proved:
+        found = f"the best it found is {chosen}" if usable else "it found none"
         raise RuntimeError(
             f"{name} stopped without a proof (limit {time_limit_s:g} s); {found}; allow more time, or use select_exact"
         )
     return check_legal(state.pool, chosen, max_nodes=max_nodes)
+
+
+def _outcome(model: Any, answer: Any) -> tuple[bool, bool]:
+    """(the solution is proved best, there is a usable one). PuLP 3 says "Optimal" even at the time limit."""
+    if hasattr(answer, "has_solution"):  # PuLP 4 returns why the solver stopped
+        return answer.status == pulp.LpSolveStatus.Optimal, answer.has_solution
+    return model.sol_status == pulp.LpSolutionOptimal, model.sol_status == pulp.LpSolutionIntegerFeasible

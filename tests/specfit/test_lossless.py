@@ -1,7 +1,8 @@
 """The promise: every method, cache size and policy emits the library's own greedy tokens, in float32 exactly.
 
-The grid decodes the first tokens of 40 prompts in every configuration; the whole answers of some of them follow.
-`benchmarks/lossless.py` decodes all of them to the end in all configurations.
+The grid decodes the first tokens of 40 prompts in every configuration, the methods taking turns so that each meets
+every prompt in four of the twelve; the whole answers of some of them follow. `benchmarks/lossless.py` decodes all of
+them to the end with all methods in all configurations.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from specfit.prompts import render
 from specfit.routes import Routes
 from specfit.tree import DraftPool
 
-PROMPTS, FIRST, WHOLE = 40, 12, 6  # prompts; tokens of the grid; prompts that are decoded to the end
+PROMPTS, FIRST, WHOLE = 40, 12, 5  # prompts; tokens of the grid; prompts that are decoded to the end
 COST = specfit.CostModel.affine(8.0, 0.3, expert_ms=0.3)
 GRID = [(slots, cleared) for slots in (64, 24, 12, 6, 4, 1) for cleared in (False, True)]
 
@@ -64,12 +65,12 @@ def decode(engine: Engine, prompt: tuple[int, ...], method: specfit.Method, limi
 @pytest.mark.parametrize(("slots", "cleared"), GRID)
 def test_every_method_and_cache_gives_the_librarys_greedy_tokens(reference, slots: int, cleared: bool) -> None:
     with specfit.load_engine("embedded", slots_per_layer=slots, cleared=cleared, self_test=False) as engine:
-        for prompt, text in reference:
-            for method in (AR, EAGLE3, SPECFIT):
-                assert decode(engine, prompt, method, FIRST) == text[:FIRST], (method.name, slots, cleared, prompt)
+        for number, (prompt, text) in enumerate(reference, start=GRID.index((slots, cleared))):
+            method = (AR, EAGLE3, SPECFIT)[number % 3]
+            assert decode(engine, prompt, method, FIRST) == text[:FIRST], (method.name, slots, cleared, prompt)
 
 
-@pytest.mark.parametrize("slots", [24, 6])
+@pytest.mark.parametrize("slots", [6])
 def test_whole_answers_end_where_the_librarys_end(reference, slots: int) -> None:
     whole = [(prompt, text) for prompt, text in reference if len(text) > FIRST]
     assert len(whole) >= WHOLE
@@ -83,7 +84,7 @@ def test_resident_logits_are_the_librarys_bit_for_bit_at_two_slots_and_more(refe
     model = AutoModelForCausalLM.from_pretrained(target_folder(), dtype=torch.float32).eval()
     prompt = reference[0][0]
     with torch.no_grad():
-        expected = model(torch.tensor([prompt])).logits[0, -1]
+        expected = model(torch.tensor([prompt]), logits_to_keep=1).logits[0, -1]
     for slots in (64, 24, 12, 6, 4, 2):
         with specfit.load_engine("embedded", slots_per_layer=slots, self_test=False) as engine:
             engine.target.prefill(prompt)

@@ -224,3 +224,13 @@ def test_a_frontier_of_millions_is_cut_and_says_so():
     data = frontier_data(cycle_of(60), COST, limit=500)
     assert data["subtrees"] > 2_000 and data["note"].startswith("500 of")
     assert len(data["time_ms"]) <= 6_000
+
+
+def test_twenty_views_leave_a_small_notebook():
+    saved = 0
+    for seed in range(20):
+        data, _ = CycleView(
+            cycle_of(18, seed=seed), tokens={i: word(i) for i in range(20)}, cost=COST
+        )._repr_mimebundle_()
+        saved += len(json.dumps(data))
+    assert saved < 2_000_000
