@@ -20,13 +20,13 @@ from specfit.runs import Progress, ensure_atlas, prompts_of, run_method
 from specfit.workloads import Limits, Question, Workload, embedded_workload
 
 SLOTS = 24  # of 64 experts a layer, "with the cache"
-LINK_MS = 0.3  # per expert, emulated
+LINK_MS = 0.8  # per expert, emulated: copies then take the share of a cycle that they take in the paper
 METHODS = (AR, EAGLE3, SPECFIT)
 CALIBRATION_TOKENS = 200  # of an answer, at most
 
 
 def run_demo(
-    folder: Path, *, count: int = 6, slots: int = SLOTS, link_ms: float = LINK_MS, say: Callable[[str], None] = print
+    folder: Path, *, count: int = 4, slots: int = SLOTS, link_ms: float = LINK_MS, say: Callable[[str], None] = print
 ) -> list[RunRecord]:
     """Run all twelve cells into `folder`; a folder that already holds some of them is finished."""
     from specfit.engine.engine import Engine, load_engine  # here: `specfit --help` needs no torch

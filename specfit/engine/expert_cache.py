@@ -31,11 +31,13 @@ class ExpertCache:
             raise ValueError(f"slots per layer must be between 1 and the layer's {experts} experts; got {slots}")
         self.slots, self.experts = slots, experts
         self.slot_of: dict[int, int] = {}  # expert -> slot, least recently used first
+        self.bitmap = 0  # the same experts, bit by bit
         self._free = list(range(slots - 1, -1, -1))
 
     def clear(self) -> None:
         """Forget everything: the next pass misses all its experts."""
         self.slot_of.clear()
+        self.bitmap = 0
         self._free = list(range(self.slots - 1, -1, -1))
 
     def serve(self, uses: Sequence[int]) -> list[Wave]:
@@ -65,8 +67,14 @@ class ExpertCache:
                 victims = ran[:1]  # every slot holds one that should stay, and the missing ones must run somewhere
             loads = []
             while at < len(missing) and (self._free or victims):
-                slot = self._free.pop() if self._free else slot_of.pop(victims.pop(0))
+                if self._free:
+                    slot = self._free.pop()
+                else:
+                    victim = victims.pop(0)
+                    slot = slot_of.pop(victim)
+                    self.bitmap ^= 1 << victim
                 loads.append((missing[at], slot))
+                self.bitmap |= 1 << missing[at]
                 at += 1
             slot_of.update(loads)
             waves.append(Wave(tuple(loads), () if waves else hits))

@@ -25,7 +25,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterfac
 from specfit.engine.expert_cache import ExpertCache, Wave
 from specfit.engine.link import Link
 from specfit.records import ForwardCounts
-from specfit.routes import Routes, bitmaps_from_indices
+from specfit.routes import Routes
 
 IMPLEMENTATION = "specfit_offload"
 Kernel = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
@@ -163,13 +163,11 @@ class Offload:
             layer.demand = layer.misses = 0
             if self.cleared:
                 layer.cache.clear()
-        self._before = [tuple(layer.cache.slot_of) for layer in self.layers]  # cheap; turned into bits when asked for
+        self._before = [layer.cache.bitmap for layer in self.layers]
 
     def resident_before(self) -> int:
         """Bitmap of the experts that were in slots when the last forward began."""
-        return sum(
-            1 << (layer * self.experts + expert) for layer, experts in enumerate(self._before) for expert in experts
-        )
+        return sum(bitmap << layer * self.experts for layer, bitmap in enumerate(self._before))
 
     def counts(self) -> ForwardCounts:
         """What the forward since `begin` asked of the caches."""
@@ -183,7 +181,11 @@ class Offload:
 
     def routes(self, rows: int) -> Routes:
         """True routes of the last forward, the first row being the root."""
-        bitmaps = bitmaps_from_indices(self.indices(rows), experts=self.experts)
+        bitmaps = [0] * rows
+        for number, layer in enumerate(self.layers):
+            top_k, shift = len(layer.uses) // rows, number * self.experts
+            for pair, expert in enumerate(layer.uses):  # plain Python: for a tree's few rows numpy takes longer
+                bitmaps[pair // top_k] |= 1 << shift + expert
         return Routes(bitmaps[0], tuple(bitmaps[1:]), len(self.layers), self.experts)
 
     def clear(self) -> None:

@@ -149,3 +149,12 @@ def test_a_cleared_cache_misses_everything(slots: int, sequence: list[list[int]]
 def test_slots_outside_the_layer_are_refused(slots: int) -> None:
     with pytest.raises(ValueError, match=rf"between 1 and the layer's 4 experts; got {slots}"):
         ExpertCache(slots=slots, experts=4)
+
+
+def test_the_bitmap_says_what_is_in_the_slots() -> None:
+    cache = ExpertCache(slots=3, experts=8)
+    for uses in ([0, 1], [2, 5, 0], [7, 6, 5, 4, 3, 2], [1], [1, 6]):
+        cache.serve(uses)
+        assert cache.bitmap == sum(1 << expert for expert in cache.slot_of)
+    cache.clear()
+    assert cache.bitmap == 0
