@@ -249,7 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo", help="all methods on both embedded workloads, with and without the cache", allow_abbrev=False
     )
-    demo.add_argument("--count", type=_positive, default=4, metavar="N", help="prompts of each workload (4)")
+    demo.add_argument("--count", type=_positive, default=3, metavar="N", help="prompts of each workload (3)")
     demo.add_argument("--slots", type=_positive, default=SLOTS, help=f"expert slots per layer with the cache ({SLOTS})")
     demo.add_argument("--link-ms", type=float, default=LINK_MS, help=f"emulated link, ms per expert ({LINK_MS})")
     _out(demo, "folder of the runs (runs/demo-...)")

@@ -26,7 +26,7 @@ CALIBRATION_TOKENS = 200  # of an answer, at most
 
 
 def run_demo(
-    folder: Path, *, count: int = 4, slots: int = SLOTS, link_ms: float = LINK_MS, say: Callable[[str], None] = print
+    folder: Path, *, count: int = 3, slots: int = SLOTS, link_ms: float = LINK_MS, say: Callable[[str], None] = print
 ) -> list[RunRecord]:
     """Run all twelve cells into `folder`; a folder that already holds some of them is finished."""
     from specfit.engine.engine import Engine, load_engine  # here: `specfit --help` needs no torch

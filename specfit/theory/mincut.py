@@ -115,7 +115,7 @@ class ClosureNetwork:
         gains = [by_reward * prob for prob in self.probs]
         total = sum(gains)
         unlimited = total + 1  # more than any finite cut, and finite: a path of infinite arcs has no minimum cut
-        graph = nx.DiGraph()
+        graph: nx.DiGraph = nx.DiGraph()
         graph.add_nodes_from(("source", "sink"))
         for node, gain in enumerate(gains):
             graph.add_edge("source", node, capacity=gain)
@@ -128,7 +128,7 @@ class ClosureNetwork:
                 graph.add_edge(node, ("pairs", number), capacity=unlimited)
         cut, (taken, _) = nx.minimum_cut(graph, "source", "sink", flow_func=self.flow)
         found = self.corner(tuple(node for node in range(len(self.probs)) if node in taken))
-        self._certify(found, total - cut, by_reward, by_time)
+        self._certify(found, total - int(cut), by_reward, by_time)  # capacities are ints, so the cut is one
         return found
 
     def _certify(self, found: Corner, value: int, by_reward: int, by_time: int) -> None:
