@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specfit.calibrate import CYCLES, Calibration, calibrate
 from specfit.demo import CALIBRATION_TOKENS, LINK_MS, SLOTS, bar, calibration_workload, run_demo, run_step
 from specfit.methods import AR, EAGLE3, SPECFIT, with_max_nodes
-from specfit.report import report
+from specfit.objective import CostModel
+from specfit.report import cache_name, printable, report
 from specfit.run_folder import load_run, new_folder
 from specfit.runs import RouteChoice, ensure_atlas, find_runs, prompts_of, run_method
 from specfit.workloads import Limits, Workload, embedded_workload, paper_ids, spec_bench
@@ -104,9 +105,7 @@ def _report(options: argparse.Namespace) -> None:
 
         for run in runs:
             if run.settings.get("cost") and run.method == SPECFIT.name:
-                from specfit.objective import CostModel
-
-                print(f"{run.settings['workload']}, slots {run.settings['slots_per_layer']}")
+                print(f"{printable(str(run.settings['workload']))}, {cache_name(run)}")
                 print(render_table_5(table_5(run, CostModel.from_dict(dict(run.settings["cost"])))))
     else:
         print(report(runs, style="markdown" if options.markdown else "text"), end="")
