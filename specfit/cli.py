@@ -224,6 +224,8 @@ def _publish(text: str, markdown: str, folder: Path) -> None:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} is a file where a folder is needed; give another --out"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(str(error).split())

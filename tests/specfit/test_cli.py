@@ -76,6 +76,13 @@ def test_bad_input_of_a_run(tiny, configuration, tmp_path: Path, arguments: list
     assert sentence in said(capsys)
 
 
+def test_a_file_where_a_folder_is_needed(tiny, configuration, tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = ["--workload", str(tiny.questions), "--method", "ar", "--out", str(tmp_path / "file")]
+    assert main(["run", *configuration, *arguments]) == 2
+    assert "is a file where a folder is needed" in said(capsys)
+
+
 def test_report_of_what_is_no_run(tmp_path: Path, capsys) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "no run folder" in said(capsys)
