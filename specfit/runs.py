@@ -59,8 +59,8 @@ def ensure_atlas(
 ) -> Atlas:
     """The atlas kept at `path`, or a new one recorded over the workload and kept there.
 
-    resident: loads the engine that records, all its experts on the device and no link; only called if needed. An atlas
-    made with other settings, or for other prompts, is recorded again.
+    resident: loads the engine that records, all its experts on the device and no link; its settings also tell whether
+    the atlas there still serves. One made with other settings, or for other prompts, is recorded again.
     """
     from specfit.engine.atlas import Atlas, record_trajectory  # here: a run without routes needs no atlas
 

@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
 from specfit.engine.expert_cache import ExpertCache, Wave
 from specfit.engine.link import Link
+from specfit.engine.skeleton import named_moe_modules
 from specfit.records import ForwardCounts
 from specfit.routes import Routes
 
@@ -121,7 +123,7 @@ class Offload:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: PreTrainedModel,
         host: Sequence[Sequence[Tensor]],
         *,
         slots: int,
@@ -138,7 +140,7 @@ class Offload:
         self.link, self.cleared = link, cleared
         self.experts = max(len(rows) for rows in host)
         function = _kernel(kernel)
-        modules = moe_modules(model)
+        modules = [module for _, module in named_moe_modules(model)]
         self.layers = [
             LayerSlots(
                 module,
@@ -192,11 +194,6 @@ class Offload:
         """Empty every cache."""
         for layer in self.layers:
             layer.cache.clear()
-
-
-def moe_modules(model: nn.Module) -> list[nn.Module]:
-    """The experts modules of a model, in layer order: instances that the library's decorator has marked."""
-    return [module for module in model.modules() if hasattr(module, "_is_expert_parallel")]
 
 
 def expert_parameters(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:

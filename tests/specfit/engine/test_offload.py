@@ -14,7 +14,7 @@ from transformers import Qwen3MoeForCausalLM
 from specfit.engine.checkpoint_files import open_checkpoint
 from specfit.engine.host_experts import load_host_experts
 from specfit.engine.link import InstantLink
-from specfit.engine.offload import Offload, moe_modules
+from specfit.engine.offload import Offload
 from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
 from specfit.routes import expert_union
 from tests.models import tiny_target
@@ -191,7 +191,7 @@ def test_hits_run_while_misses_are_on_their_way(folders: dict[int, Path]) -> Non
 
 def test_the_modules_parameters_are_the_slots(folders: dict[int, Path]) -> None:
     model, offload = offloaded(folders[2], slots=3)
-    for module, layer in zip(moe_modules(model), offload.layers, strict=True):
+    for module, layer in zip([module for _, module in named_moe_modules(model)], offload.layers, strict=True):
         assert module.num_experts == 3
         assert module.gate_up_proj.shape == (3, 32, 32)
         assert module.down_proj.shape == (3, 32, 16)
