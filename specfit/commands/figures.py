@@ -1,0 +1,28 @@
+"""`specfit figures`: figures and tables of finished runs, as files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from specfit.run_folder import load_run
+from specfit.runs import find_runs
+
+
+def add(commands: Any) -> None:
+    figures = commands.add_parser("figures", help="figures and tables of finished runs, as files", allow_abbrev=False)
+    figures.add_argument("folders", nargs="+", type=Path, metavar="RUN")
+    figures.add_argument("--out", type=Path, required=True, metavar="DIR")
+    figures.set_defaults(command=_figures)
+
+
+def _figures(options: argparse.Namespace) -> None:
+    try:
+        from workbench.export import export_all
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"figures need the workbench extra ({error.name} is missing): pip install specfit-workbench[workbench]"
+        ) from error
+    for path in export_all([load_run(folder) for folder in find_runs(options.folders)], options.out):
+        print(path)

@@ -1,0 +1,77 @@
+"""Options that several commands share, and their types."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def questions(parser: argparse.ArgumentParser) -> None:
+    """Which prompts are decoded."""
+    parser.add_argument(
+        "--workload", default="problems", help="problems, news, or a Spec-Bench question file (problems)"
+    )
+    parser.add_argument("--category", help="of a question file, exactly as spelt there")
+    parser.add_argument("--ids", help="question ids, comma separated; or summarization, gsm8k, gsm8k-4090: the paper's")
+    parser.add_argument("--count", type=positive, metavar="N", help="the first N questions (embedded: 8; file: all)")
+    parser.add_argument("--max-new-tokens", type=positive, metavar="N")
+    parser.add_argument("--raw", action="store_true", help="give questions as plain text, without a chat template")
+
+
+def configuration(parser: argparse.ArgumentParser) -> None:
+    """Which engine decodes them."""
+    parser.add_argument("--target", default="embedded", help="embedded, a checkpoint folder, or a hub id (embedded)")
+    parser.add_argument("--drafter", help="an EAGLE-3 checkpoint; the embedded target brings its own")
+    parser.add_argument("--slots", type=positive, help="expert slots per layer (all)")
+    parser.add_argument("--cleared", action="store_true", help="clear the expert cache before every forward")
+    parser.add_argument("--link-ms", type=float, help="emulated link, ms per expert (none)")
+    parser.add_argument("--max-nodes", type=positive, default=7, help="draft nodes verified at most, K (7)")
+    parser.add_argument("--top-k", type=positive, default=2, help="children of a drafted node, and nodes expanded (2)")
+    parser.add_argument("--depth", type=positive, default=5, help="drafted levels at most (5)")
+    parser.add_argument("--max-pool", type=positive, default=18, help="drafted nodes at most (18)")
+    parser.add_argument("--device", help="cpu, cuda, ... (CUDA if there is one)")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on a CPU, else as stored")
+    parser.add_argument("--seed", type=int, default=0)
+    threads(parser)
+
+
+def costs(parser: argparse.ArgumentParser, *, given: bool = True) -> None:
+    """How cost coefficients are fitted; with `given`, also which fitted ones are used."""
+    parser.add_argument(
+        "--protocol", choices=["consecutive", "paper"], default="consecutive", help="of the calibration"
+    )
+    parser.add_argument(
+        "--calibration-questions", metavar="FILE", help="a question file to calibrate with (its first 3)"
+    )
+    if given:
+        parser.add_argument("--cost", type=Path, metavar="FILE", help="coefficients of `specfit calibrate`")
+        parser.add_argument("--force-cost", action="store_true", help="use them for another configuration all the same")
+
+
+def out(parser: argparse.ArgumentParser, text: str) -> None:
+    """Where runs go."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
+
+
+def threads(parser: argparse.ArgumentParser) -> None:
+    """How many cores compute."""
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads; small models want one (1)")
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more."""
+    value = int(text) if text.lstrip("-").isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return value
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1")
+    return value
