@@ -24,6 +24,7 @@ from specfit.select.envelope import corner
 from specfit.select.exact import size_limit, times_on_grid
 from specfit.select.penalized import Price, weights_on_grid
 from specfit.theory.mincut import pair_groups
+from specfit.theory.solver_processes import solvers_end_here
 from specfit.tree import ROOT, check_legal
 
 SOLVERS = ("HiGHS", "COIN_CMD", "PULP_CBC_CMD")  # in order of preference
@@ -119,7 +120,8 @@ def _solve(model: Any, state: CycleState, max_nodes: int, name: str, time_limit_
         if hasattr(solver, "tmpDir"):
             solver.tmpDir = folder
         try:
-            answer = model.solve(solver)
+            with solvers_end_here(time_limit_s):
+                answer = model.solve(solver)
         except pulp.PulpSolverError as error:
             raise RuntimeError(
                 f"{name} failed on this program ({error}); try another solver or select_exact"
