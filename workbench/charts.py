@@ -50,6 +50,7 @@ class Chart:
     notes: tuple[str, ...] = ()
     width_in: float = COLUMN_IN
     height_in: float = 2.2
+    about: str = ""  # the runs, for the file name where several charts share one
 
     @property
     def empty(self) -> bool:

@@ -7,14 +7,14 @@ can answer. Predictions read the routes that the selection read; misses read tru
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specfit.cycle import accepted_path
 from specfit.objective import CostModel, CycleState, evaluate, reward
 from specfit.records import CycleRecord
 from specfit.routes import Routes, expert_union
 from specfit.select import prefix_tree
-from specfit.tree import ROOT, DraftPool, check_legal
+from specfit.tree import EMPTY_POOL, ROOT, DraftPool, check_legal
 from workbench.residency import UNKNOWN, Residency
 
 
@@ -51,6 +51,34 @@ def choice(
     true = known_routes(cycle, chosen, true=True)
     misses = None if true is None else residency.misses(union_bitmap(true, chosen))
     return Choice(name, chosen, reward(cycle.pool, chosen), time, ratio, union, misses, would_commit(cycle, chosen))
+
+
+def ar_choice(cycle: CycleRecord, cost: CostModel | None, residency: Residency = UNKNOWN) -> Choice:
+    """Plain decoding of the root alone: no draft node is verified and, unlike in this cycle's T, no level drafted."""
+    made = choice("AR", cycle, (), cost, residency)
+    if made.predicted_ms is None or cost is None:
+        return made
+    routes = known_routes(cycle, (), true=False)
+    assert routes is not None
+    undrafted = CycleState(EMPTY_POOL, Routes(routes.root, (), routes.layers, routes.experts))
+    alone = evaluate(undrafted, (), cost)
+    return replace(made, predicted_ms=alone.predicted_ms, ratio=alone.ratio if alone.predicted_ms else None)
+
+
+def eagle3_choice(
+    cycle: CycleRecord,
+    cost: CostModel | None,
+    max_nodes: int,
+    residency: Residency = UNKNOWN,
+    fuller: CycleRecord | None = None,
+) -> Choice:
+    """EAGLE-3's tree: the most probable nodes of `fuller`, a record of the same place that drafted every level.
+
+    Without one, of the nodes that this cycle drafted, as if EAGLE-3 had drafted no further either.
+    """
+    source = fuller or cycle
+    nodes = eagle3_nodes(source.pool, min(max_nodes, len(source.pool)))
+    return choice("EAGLE-3", source, nodes, cost, residency)
 
 
 def eagle3_nodes(pool: DraftPool, count: int) -> tuple[int, ...]:
@@ -139,3 +167,17 @@ def with_ancestors(pool: DraftPool, nodes: Iterable[int], node: int) -> tuple[in
 def without_descendants(pool: DraftPool, nodes: Iterable[int], node: int) -> tuple[int, ...]:
     """`nodes` less `node` and all that hangs below it."""
     return tuple(other for other in sorted(nodes) if node not in pool.path(other))
+
+
+def deeper(cycle: CycleRecord, fuller: CycleRecord | None) -> CycleRecord | None:
+    """`fuller` if it is a record of the same place whose pool begins with this cycle's and goes on; else None."""
+    if fuller is None or fuller.root != cycle.root or fuller.prefix_length != cycle.prefix_length:
+        return None
+    return fuller if goes_on(cycle.pool, fuller.pool) else None
+
+
+def goes_on(pool: DraftPool, full_pool: DraftPool | None) -> bool:
+    """Whether `full_pool` begins with `pool` and holds more."""
+    if full_pool is None or len(full_pool) <= len(pool):
+        return False
+    return full_pool.tokens[: len(pool)] == pool.tokens and full_pool.parents[: len(pool)] == pool.parents

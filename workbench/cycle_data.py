@@ -17,7 +17,7 @@ from specfit.objective import CostModel
 from specfit.records import CycleRecord
 from specfit.routes import pack_bitmaps
 from specfit.tree import ROOT, DraftPool
-from workbench.choices import Choice, choice, eagle3_nodes, node_rows, true_path
+from workbench.choices import Choice, ar_choice, choice, eagle3_choice, goes_on, node_rows, true_path
 from workbench.residency import UNKNOWN, Residency
 from workbench.theme import CELLS
 from workbench.token_text import LABEL, token_text
@@ -36,7 +36,7 @@ def cycle_data(
     full_pool: what a drafter that did not stop would have drafted; its further nodes show as never drafted. Ignored
     where it does not begin with the cycle's own pool.
     """
-    pool = _drawn_pool(cycle.pool, full_pool)
+    pool = full_pool if full_pool is not None and goes_on(cycle.pool, full_pool) else cycle.pool
     layout = tree_layout(pool)
     states = node_states(cycle, pool)
     nodes = [
@@ -131,14 +131,21 @@ def shown_data(
     cost: CostModel | None,
     residency: Residency = UNKNOWN,
     max_nodes: int | None = None,
+    fuller: CycleRecord | None = None,
+    full_levels: int | None = None,
 ) -> dict[str, Any]:
-    """The comparison table for the subtree `nodes`, and how many experts of each kind the map shows."""
+    """The comparison table for the subtree `nodes`, and how many experts of each kind the map shows.
+
+    fuller: a record of the same place that drafted more levels; EAGLE-3's row is made from it. full_levels: how many
+    a draft that does not stop has, if known.
+    """
     chosen = cycle.selection.nodes
     if max_nodes is None:
-        max_nodes = min(7, len(cycle.pool)) if cost is None else min(cost.max_nodes, len(cycle.pool))
+        max_nodes = 7 if cost is None else cost.max_nodes
+    eagle3 = eagle3_choice(cycle, cost, max_nodes, residency, fuller)
     rows = [
-        choice("AR", cycle, (), cost, residency),
-        choice("EAGLE-3", cycle, eagle3_nodes(cycle.pool, max_nodes), cost, residency),
+        ar_choice(cycle, cost, residency),
+        eagle3,
         replace(
             choice("this run", cycle, chosen, cost, residency),
             misses=(cycle.counts.misses, cycle.counts.misses),  # recorded, so not inferred
@@ -153,8 +160,31 @@ def shown_data(
         "rows": [row_words(row) for row in rows],
         "counts": {name: int(count) for name, count in zip(CELLS, codes, strict=True)},
         "path": list(true_path(cycle, tuple(nodes))),
-        "note": "" if cost is not None else "This run has no cost coefficients, so T and R/T are not known.",
+        "note": table_note(
+            cycle, eagle3=len(eagle3.nodes), fuller=fuller, full_levels=full_levels, known=cost is not None
+        ),
     }
+
+
+def table_note(
+    cycle: CycleRecord, *, eagle3: int, fuller: CycleRecord | None, full_levels: int | None, known: bool
+) -> str:
+    """In which time the rows are compared, and from which pool EAGLE-3's `eagle3` nodes are."""
+    time = (
+        "T and R/T are predicted by the cost model, also for this run's own tree."
+        if known
+        else "This run has no cost coefficients, so T and R/T are not known."
+    )
+    if not cycle.pool:
+        return time
+    if fuller is None:
+        levels = f"{cycle.drafted_levels} level{'s' * (cycle.drafted_levels != 1)}"
+        pool = f"{len(cycle.pool)} nodes drafted here"
+        if full_levels is None or cycle.drafted_levels < full_levels:
+            pool += f", as if it, too, had stopped after {levels}"
+    else:
+        pool = f"{len(fuller.pool)} nodes that the other run drafted at this place"
+    return f"{time} AR: one token, nothing drafted. EAGLE-3: the {eagle3} most probable of the {pool}."
 
 
 def row_words(row: Choice) -> list[str]:
@@ -217,13 +247,6 @@ def number(value: float | None, digits: int = 0) -> str:
 def finite(value: float | None) -> float | None:
     """A float that JSON can carry, rounded to what a screen shows; None for NaN and infinity."""
     return None if value is None or not math.isfinite(value) else round(float(value), 6)
-
-
-def _drawn_pool(pool: DraftPool, full_pool: DraftPool | None) -> DraftPool:
-    if full_pool is None or len(full_pool) <= len(pool):
-        return pool
-    begins = full_pool.tokens[: len(pool)] == pool.tokens and full_pool.parents[: len(pool)] == pool.parents
-    return full_pool if begins else pool
 
 
 def _union(rows: Iterable[int]) -> int:

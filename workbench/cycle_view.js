@@ -17,6 +17,7 @@ function render({ model, el }) {
   const choices = make("div", "sf-choices", root);
   const table = make("table", "sf-table", choices);
   const reset = make("button", "sf-button", choices, "Back to this run's choice");
+  const told = make("div", "sf-note sf-told", root);
   const summary = make("div", "sf-summary", root);
   let cycle = null;
   let drawn = null;
@@ -118,7 +119,7 @@ function render({ model, el }) {
     notice.hidden = !notice.textContent;
     const next = model.get("cycle");
     const empty = !next || !next.root;
-    for (const part of [title, body, readout, choices, summary]) part.hidden = empty;
+    for (const part of [title, body, readout, choices, told, summary]) part.hidden = empty;
     if (empty) return;
     cycle = next;
     if (drawn !== cycle) {
@@ -138,7 +139,8 @@ function render({ model, el }) {
     const keys = Object.entries(STATES).filter(([key]) => present.has(key));
     legend(states, keys.map(([key, word]) => [`sf-key ${key}`, word]));
     const counts = Object.entries(shown.counts).filter(([key, count]) => key !== "idle" && count);
-    legend(cells, counts.map(([key, count]) => [`sf-cell ${key}`, `${cellWords(key)} ${count}`]), `${cycle.routes} ${shown.note}`);
+    legend(cells, counts.map(([key, count]) => [`sf-cell ${key}`, `${cellWords(key)} ${count}`]), cycle.routes);
+    told.textContent = shown.note;
   }
 
   function drawMap() {

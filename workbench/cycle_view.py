@@ -20,8 +20,8 @@ import traitlets
 
 from specfit.objective import CostModel
 from specfit.records import CycleRecord
-from specfit.tree import DraftPool, check_legal
-from workbench.choices import Choice, choice
+from specfit.tree import check_legal
+from workbench.choices import Choice, choice, deeper
 from workbench.cycle_data import COLUMNS, cell_codes, cycle_data, route_rows, shown_data
 from workbench.cycle_svg import cycle_svg
 from workbench.mime import widget_bundle
@@ -41,7 +41,8 @@ class CycleView(anywidget.AnyWidget):
 
     cycle: the record, or None for an empty view that `show` fills. tokens: text of token ids. cost: coefficients, or
     None if T is not to be known. max_nodes: K of what-if trees. residency: what was in the cache before the cycle.
-    full_pool: a pool that goes deeper than the cycle's; its further nodes show as never drafted.
+    fuller: a record of the same place whose pool goes deeper; its further nodes show as never drafted, and EAGLE-3's
+    row is made from it.
     """
 
     _esm = script("dom.js", "draft_tree.js", "expert_map.js", "cycle_view.js")
@@ -76,11 +77,13 @@ class CycleView(anywidget.AnyWidget):
         cost: CostModel | None = None,
         max_nodes: int = 7,
         residency: Residency = UNKNOWN,
-        full_pool: DraftPool | None = None,
+        fuller: CycleRecord | None = None,
         title: str = "",
     ) -> None:
         super().__init__()
         self.record: CycleRecord | None = None
+        self.fuller: CycleRecord | None = None
+        self.full_levels: int | None = None  # of a draft that does not stop early, where the run says it
         self.tokens, self.cost = tokens or {}, cost
         self.max_nodes = max_nodes if cost is None else min(max_nodes, cost.max_nodes)
         self._residency = residency
@@ -88,21 +91,22 @@ class CycleView(anywidget.AnyWidget):
         if cycle is None:
             self.notice = "No cycle to show yet."
         else:
-            self.show(cycle, residency=residency, full_pool=full_pool, title=title)
+            self.show(cycle, residency=residency, fuller=fuller, title=title)
 
     def show(
         self,
         cycle: CycleRecord,
         *,
         residency: Residency = UNKNOWN,
-        full_pool: DraftPool | None = None,
+        fuller: CycleRecord | None = None,
         title: str = "",
     ) -> None:
         """Turn to another cycle; what-if starts from its own choice."""
-        self.record, self._residency = cycle, residency
+        self.record, self.fuller, self._residency = cycle, deeper(cycle, fuller), residency
         with self.hold_sync():
             self.notice = ""
-            self.cycle = cycle_data(cycle, tokens=self.tokens, title=title, full_pool=full_pool)
+            pool = None if self.fuller is None else self.fuller.pool
+            self.cycle = cycle_data(cycle, tokens=self.tokens, title=title, full_pool=pool)
             self.bitmaps = route_rows(cycle)
             self._look_at(cycle.selection.nodes)
         self._shown_since = self.seq
@@ -164,7 +168,13 @@ class CycleView(anywidget.AnyWidget):
         finally:
             self._holding_trait = False
         self.shown = shown_data(
-            cycle, self.nodes, cost=self.cost, residency=self._residency, max_nodes=min(self.max_nodes, len(cycle.pool))
+            cycle,
+            self.nodes,
+            cost=self.cost,
+            residency=self._residency,
+            max_nodes=self.max_nodes,
+            fuller=self.fuller,
+            full_levels=self.full_levels,
         )
         self.cells = cell_codes(cycle, self.nodes, self._residency).tobytes()
         self.seq += 1

@@ -6,7 +6,8 @@ Nothing here needs a browser or a network, and the same records give the same by
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from html import escape
 from pathlib import Path
@@ -17,7 +18,7 @@ from workbench.charts import Chart
 from workbench.residency import residency_in
 from workbench.run_facts import run_of
 from workbench.schematic import Schematic, schematic
-from workbench.tables import Table, run_tables, theory_table
+from workbench.tables import Table, paper_tables, theory_table
 
 FORMATS = ("pdf", "svg", "png")
 TABLE_FORMATS = ("csv", "tex", "md")
@@ -43,11 +44,21 @@ def export(figure: Any, path: str | Path) -> list[Path]:
         chosen, stem = [ending], path.with_suffix("")
     if isinstance(figure, Chart | Schematic) and "csv" not in chosen:
         chosen = [*chosen, "csv"]
-    return [_write(stem.with_name(f"{stem.name}.{way}"), ways[way]()) for way in chosen]
+    return _write_ways(figure, stem, chosen)
 
 
-def export_all(runs: Iterable[Any], out: str | Path) -> list[Path]:
+def export_all(
+    runs: Iterable[Any],
+    out: str | Path,
+    *,
+    transfer_ms: float | None = None,
+    formats: Collection[str] = FORMATS,
+) -> list[Path]:
     """Every figure and table of these runs (records or folders), and README.md with what must be known of each.
+
+    Those of the paper carry its numbers (figure_2_..., table_5) and, where it prints any, its rows beside ours.
+    transfer_ms: the time one expert's copy adds, for Equation 8, where the runs' link does not say.
+    formats: of the figures, of pdf, svg and png; every figure has its CSV, every table all its forms.
 
     A figure that the runs lack the data for is named there with the reason, and does not keep the others from being
     written.
@@ -57,17 +68,22 @@ def export_all(runs: Iterable[Any], out: str | Path) -> list[Path]:
     records = [run_of(run) for run in runs]
     if not records:
         raise ValueError("there is nothing to draw: no run was given")
+    if not formats or not set(formats) <= set(FORMATS):
+        raise ValueError(f"figures are written as {', '.join(FORMATS)}; got {', '.join(map(repr, formats)) or 'none'}")
     out = Path(out)
     written: list[Path] = []
     notes = ["# Figures and tables", ""]
     taken: set[str] = set()
-    everything: list[Any] = [*all_charts(records), *_cycles(records), *run_tables(records), *_theory(records, notes)]
+    charts = all_charts(records, transfer_ms=transfer_ms)
+    everything: list[Any] = [*_cycles(records), *charts, *paper_tables(records), *_theory(records, notes)]
+    names = Counter(made.name for made in everything if not getattr(made, "empty", False))
     for made in everything:
         if getattr(made, "empty", False):
             notes.append(f"- not drawn: {made.title}. {' '.join(made.notes)}")
             continue
-        name = _free_name(made, taken)
-        files = export(made, out / name)
+        name = _free_name(made, names[made.name] > 1, taken)
+        ways = TABLE_FORMATS if isinstance(made, Table) else (*(form for form in FORMATS if form in formats), "csv")
+        files = _write_ways(made, out / name, ways)
         written += files
         notes.append(f"- {made.title}: {', '.join(file.name for file in files)}")
         notes += [f"  - {' '.join(note.split())}" for note in made.notes]
@@ -98,6 +114,11 @@ def _ways(figure: Any) -> dict[str, Callable[[], bytes]]:
     if callable(getattr(figure, "to_html", None)):
         return {"html": lambda: _plotly_page(figure)}
     raise ValueError(f"a {type(figure).__name__} is no figure, table or view; workbench.figures makes them from runs")
+
+
+def _write_ways(figure: Any, stem: Path, chosen: Iterable[str]) -> list[Path]:
+    ways = _ways(figure)
+    return [_write(stem.with_name(f"{stem.name}.{way}"), ways[way]()) for way in chosen]
 
 
 def _printed(figure: Any, form: str) -> bytes:
@@ -162,15 +183,15 @@ def _theory(runs: list[RunRecord], notes: list[str]) -> list[Table]:
     return tables
 
 
-def _free_name(made: Any, taken: set[str]) -> str:
-    """The figure's own name, with its workload where several share it, and a number where that is not enough."""
+def _free_name(made: Any, shared: bool, taken: set[str]) -> str:
+    """The figure's own name, with its runs where several share it, and a number where that is not enough."""
     name = made.name
-    if name in taken:
-        words = "".join(char if char.isascii() and char.isalnum() else "_" for char in made.title.lower())[:60]
-        name = f"{made.name}_{words.strip('_')}"
-    number = 2
+    if shared:
+        words = "".join(char if char.isascii() and char.isalnum() else " " for char in made.about.lower())
+        name = "_".join([made.name, *words.split()])[:80]
+    stem, number = name, 2
     while name in taken:
-        name, number = f"{made.name}_{number}", number + 1
+        name, number = f"{stem}_{number}", number + 1
     taken.add(name)
     return name
 

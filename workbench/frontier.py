@@ -15,7 +15,7 @@ from specfit.objective import CostModel, CycleState
 from specfit.records import CycleRecord
 from specfit.select import count_subtrees, legal_subtrees
 from workbench.charts import Chart, Panel, Series
-from workbench.choices import Choice, choice, eagle3_nodes, known_routes
+from workbench.choices import Choice, ar_choice, choice, eagle3_choice, known_routes
 from workbench.mime import widget_bundle
 from workbench.theme import LIGHT, METHOD_COLOURS
 
@@ -64,10 +64,9 @@ def frontier_data(
 def marked_choices(view: Any) -> list[Choice]:
     """AR, EAGLE-3, the run's choice and the tree that is looked at, for a CycleView."""
     cycle, cost = view.record, view.cost
-    most = min(view.max_nodes, len(cycle.pool))
     return [
-        choice("AR", cycle, (), cost),
-        choice("EAGLE-3", cycle, eagle3_nodes(cycle.pool, most), cost),
+        ar_choice(cycle, cost),
+        eagle3_choice(cycle, cost, view.max_nodes, fuller=view.fuller),
         choice("this run", cycle, cycle.selection.nodes, cost),
         choice("your tree", cycle, view.nodes, cost),
     ]
@@ -100,7 +99,8 @@ def frontier_figure(data: dict[str, Any], marks: list[Choice], *, widget: bool =
             marker={"size": 12, "symbol": MARKS[made.name], "color": COLOURS[made.name], "line": {"width": 1}},
         )
     figure.update_layout(axes("cycle time T, ms (predicted)", "expected tokens R"), height=360)
-    figure.update_xaxes(range=[0.9 * float(data["time_ms"].min()), longest])
+    shortest = min([float(data["time_ms"].min()), *(made.predicted_ms for made in marks if made.predicted_ms)])
+    figure.update_xaxes(range=[0.9 * shortest, longest])
     figure.update_yaxes(range=[0.9, 1.05 * float(data["reward"].max())])
     return _widget(figure, frontier_chart(data, marks)) if widget else figure
 

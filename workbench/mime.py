@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+COLAB = "Colab shows the widget after: from google.colab import output; output.enable_custom_widget_manager()"
 
 
 def widget_bundle(bundle: Any, *, text: str, svg: str = "", html: str = "") -> Any:
@@ -13,6 +16,8 @@ def widget_bundle(bundle: Any, *, text: str, svg: str = "", html: str = "") -> A
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
     if data is None:
         return bundle
+    if "COLAB_RELEASE_TAG" in os.environ:
+        text = f"{text}\n{COLAB}"
     data = {**data, "text/plain": text}
     if svg:
         data["image/svg+xml"] = svg

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -53,7 +54,14 @@ def paper_figure(chart: Chart) -> Figure:
         handles, names = all_axes[0].get_legend_handles_labels()
         if len(names) > 1:
             room = int(72 * chart.width_in / (0.62 * FONT_PT * max(map(len, names)) + 4 * FONT_PT))
-            figure.legend(handles, names, loc="outside upper center", ncols=max(1, min(len(names), room)))
+            scatter = all(series.mark == "points" for series in chart.panels[0].series)
+            figure.legend(
+                handles,
+                names,
+                loc="outside upper center",
+                ncols=max(1, min(len(names), room)),
+                markerscale=3 if scatter else 1,
+            )
         return figure
 
 
@@ -113,7 +121,7 @@ def _bars(axes: Any, series: Series, place: int, number: int, count: int) -> Non
     )
     if series.labels:
         axes.bar_label(drawn, labels=series.labels, fontsize=FONT_PT - 2, padding=1)
-    axes.set_xticks(range(len(series.x)), [str(x) for x in series.x])
+    _name_places(axes, series.x)
 
 
 def _stack(axes: Any, series: Series, place: int, low: list[float]) -> list[float]:
@@ -123,7 +131,7 @@ def _stack(axes: Any, series: Series, place: int, low: list[float]) -> list[floa
         range(len(high)), high, 0.62, bottom=low, label=series.name, color=series.colour, hatch=HATCHES[place % 4],
         edgecolor="white", linewidth=0.3,
     )  # fmt: skip
-    axes.set_xticks(range(len(series.x)), [str(x).replace(", ", "\n") for x in series.x])
+    _name_places(axes, series.x)
     return [a + b for a, b in zip(low, high, strict=True)]
 
 
@@ -138,4 +146,16 @@ def _marks(axes: Any, series: Series, place: int) -> None:
         axes.plot(at, high, "--" if series.dash else LINES[place % 4], marker="" if series.dash else SHAPES[place % 4],
                   color=series.colour, label=series.name, linewidth=1.1, markersize=3)  # fmt: skip
     if words:
-        axes.set_xticks(at, [str(x) for x in series.x])
+        _name_places(axes, series.x)
+
+
+def _name_places(axes: Any, names: Sequence[Any]) -> None:
+    """Names of categories below their places: on lines where there is room, else upright."""
+    lines = [str(name).replace(", ", "\n") for name in names]
+    figure = axes.get_figure()
+    room_pt = 0.8 * 72 * figure.get_size_inches()[0] / figure.axes[0].get_gridspec().ncols / max(1, len(names))
+    needed_pt = 0.6 * FONT_PT * max((len(part) for line in lines for part in line.split("\n")), default=0)
+    if needed_pt <= room_pt:
+        axes.set_xticks(range(len(names)), lines)
+    else:
+        axes.set_xticks(range(len(names)), [str(name) for name in names], rotation=90, fontsize=FONT_PT - 1.5)

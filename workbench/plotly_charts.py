@@ -8,6 +8,7 @@ from workbench.charts import Chart, Panel
 from workbench.plotly_theme import GREY, axes
 
 DASHES = ("solid", "dash", "dot", "dashdot")
+ON_SCREEN = {"#0a5f9e": "#2a80c7"}  # a shade lighter than in print: it must show on a dark page as well
 SHAPES = ("circle", "diamond", "square", "triangle-up")
 
 
@@ -45,7 +46,7 @@ def _bars(go: Any, series: Any, place: int, shared: dict[str, Any]) -> Any:
     return go.Bar(
         x=[_text(x) for x in series.x],
         y=list(series.y),
-        marker_color=series.colour,
+        marker_color=_colour(series),
         text=list(series.labels) or None,
         textposition="outside" if series.labels else "none",
         **shared,
@@ -59,14 +60,18 @@ def _marks(go: Any, series: Any, place: int, shared: dict[str, Any]) -> Any:
         y=list(series.y),
         mode="markers" if points else "lines" if series.dash else "lines+markers",
         marker={
-            "color": series.colour,
+            "color": _colour(series),
             "symbol": SHAPES[place % 4],
             "size": 5 if points else 8,
             "opacity": 0.6 if points else 1,
         },
-        line={"color": series.colour, "dash": "dash" if series.dash else DASHES[place % 4]},
+        line={"color": _colour(series), "dash": "dash" if series.dash else DASHES[place % 4]},
         **shared,
     )
+
+
+def _colour(series: Any) -> str:
+    return ON_SCREEN.get(series.colour, series.colour)
 
 
 def _text(value: Any) -> Any:

@@ -6,6 +6,7 @@ the cycles) and with the tokens that each choice commits, which an atlas knows e
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ import numpy as np
 from specfit.objective import CostModel
 from specfit.records import CycleRecord, ForwardCounts, RequestRecord, RunRecord
 from specfit.run_folder import RunError, load_run
-from workbench.choices import choice, eagle3_nodes
+from workbench.choices import ar_choice, choice, deeper, eagle3_choice
 
+Fuller = Callable[[RequestRecord, CycleRecord], CycleRecord | None]  # the same place in a run that drafted deeper
+PAPER_NODES = 7  # K of trees where neither the run nor its cost says one
 ORDERS = {
     "all": "all cycles in order",
     "ar": "AR would have been faster",
@@ -43,6 +46,19 @@ def run_cost(run: RunRecord) -> CostModel | None:
         return None
 
 
+def most_nodes(run: RunRecord, cost: CostModel | None) -> int:
+    """K of what-if trees and of EAGLE-3's: the run's own, as far as the cost has coefficients."""
+    most = int(run.settings.get("max_nodes") or PAPER_NODES)
+    return most if cost is None else min(most, cost.max_nodes)
+
+
+def full_levels(run: RunRecord) -> int | None:
+    """Levels of a draft that does not stop early, as the run's settings say; None where they do not."""
+    draft = run.settings.get("draft")
+    depth = draft.get("depth") if isinstance(draft, Mapping) else None
+    return depth if isinstance(depth, int) else None
+
+
 def run_of(source: Any, *, tokens: Any = None) -> RunRecord:
     """A RunRecord from a run folder, a RunRecord, or a list of requests or of cycles.
 
@@ -65,11 +81,11 @@ def run_of(source: Any, *, tokens: Any = None) -> RunRecord:
         ) from None
 
 
-def rates(cycle: CycleRecord, cost: CostModel, max_nodes: int) -> Rates:
-    """Committed tokens over predicted time for the run's choice, for the root alone, and for EAGLE-3's choice."""
+def rates(cycle: CycleRecord, cost: CostModel, max_nodes: int, fuller: CycleRecord | None = None) -> Rates:
+    """Committed tokens over predicted time for the run's choice, for AR, and for EAGLE-3's choice (`eagle3_choice`)."""
     found: list[float | None] = []
-    for nodes in (cycle.selection.nodes, (), eagle3_nodes(cycle.pool, min(max_nodes, len(cycle.pool)))):
-        made = choice("", cycle, nodes, cost)
+    chosen = choice("this run", cycle, cycle.selection.nodes, cost)
+    for made in (chosen, ar_choice(cycle, cost), eagle3_choice(cycle, cost, max_nodes, fuller=fuller)):
         if made.committed is not None and made.committed[1] and made.predicted_ms:
             found.append(1e3 * made.committed[0] / made.predicted_ms)
         else:
@@ -77,21 +93,31 @@ def rates(cycle: CycleRecord, cost: CostModel, max_nodes: int) -> Rates:
     return Rates(*found)
 
 
-def cycle_order(run: RunRecord, order: str, *, question: int | None, cost: CostModel | None) -> list[int]:
+def cycle_order(
+    run: RunRecord,
+    order: str,
+    *,
+    question: int | None,
+    cost: CostModel | None,
+    fuller: Fuller = lambda request, cycle: None,
+) -> list[int]:
     """Numbers of the run's cycles (counted over all requests) to walk through.
 
-    order: a key of ORDERS. question: a request's position, or None for all. Raises RunError where the run cannot say.
+    order: a key of ORDERS. question: a request's position, or None for all. fuller: a record of the same place that
+    drafted more levels, for EAGLE-3's choice. Raises RunError where the run cannot say.
     """
-    numbers, cycles = [], []
-    for position, (place, _, cycle) in enumerate(walk(run)):
-        if question is None or place == question:
-            numbers.append(position)
-            cycles.append(cycle)
+    chosen = [
+        (number, request, cycle)
+        for number, (place, request, cycle) in enumerate(walk(run))
+        if question is None or place == question
+    ]
+    numbers = [number for number, _, _ in chosen]
     if order == "all":
         return numbers
     if cost is None:
         raise RunError("this run has no cost coefficients, so what AR or EAGLE-3 would have taken is not known")
-    compared = [rates(cycle, cost, cost.max_nodes) for cycle in cycles]
+    most = most_nodes(run, cost)
+    compared = [rates(cycle, cost, most, deeper(cycle, fuller(request, cycle))) for _, request, cycle in chosen]
     if order == "ar":
         return [n for n, r in zip(numbers, compared, strict=True) if r.run is not None and r.ar and r.ar > r.run]
     gaps = {
@@ -100,6 +126,17 @@ def cycle_order(run: RunRecord, order: str, *, question: int | None, cost: CostM
         if r.run is not None and r.eagle3 is not None and r.run != r.eagle3
     }
     return sorted(gaps, key=lambda n: (-gaps[n], n))
+
+
+def order_note(order: str, *, found: int, cost: CostModel | None) -> str:
+    """How the cycles of a filter were chosen, for people; empty for all cycles."""
+    if order == "all" or cost is None:
+        return ""
+    how = (
+        f"{found} cycles. Compared are the tokens that each choice commits over the time that the cost model predicts "
+        "for it, not measured times; cycles whose record cannot tell are left out."
+    )
+    return how if order == "ar" else f"{how} EAGLE-3's trees come from the pool named below the table."
 
 
 def walk(run: RunRecord) -> list[tuple[int, RequestRecord, CycleRecord]]:

@@ -28,6 +28,7 @@ function render({ model, el }) {
   const speed = choices("speed", SPEEDS.map((n) => [n, `${n} a second`]), () => timer !== null && (stop(), start()));
   const question = choices("question", [], () => ask({ question: Number(question.value) }));
   const order = choices("which cycles", [], () => ask({ order: order.value }));
+  const note = make("div", "sf-note", root);
   const place = make("div", "sf-readout", root);
   place.setAttribute("aria-live", "polite");
   const canvas = make("canvas", "sf-timeline", root);
@@ -195,6 +196,8 @@ function render({ model, el }) {
   function draw() {
     notice.textContent = model.get("notice");
     notice.hidden = !notice.textContent;
+    note.textContent = model.get("note");
+    note.hidden = !note.textContent;
     name.textContent = model.get("name");
     fill(question, [[-1, "all questions"], ...model.get("questions").map((words, i) => [i, words])]);
     question.value = model.get("question");

@@ -59,6 +59,8 @@ class RunStrip(anywidget.AnyWidget):
     """uint8 a token: 0 prefill's, 1 an accepted draft, 2 the target's own."""
     notice = traitlets.Unicode("").tag(sync=True)
     """A sentence above all, for what a person must know."""
+    note = traitlets.Unicode("").tag(sync=True)
+    """A sentence below the controls: how the filter in use decides."""
     asked = traitlets.Dict().tag(sync=True)
     """From the browser: any of {"at", "question", "order"}."""
     seq = traitlets.Int(0).tag(sync=True)

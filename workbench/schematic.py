@@ -26,6 +26,7 @@ class Schematic:
     cells: np.ndarray  # `cell_codes`
     notes: tuple[str, ...] = ()
     empty: bool = False
+    about: str = ""
 
     @property
     def rows(self) -> tuple[Mapping[str, Any], ...]:
@@ -61,11 +62,15 @@ class Schematic:
 
 
 def schematic(
-    cycle: CycleRecord, *, tokens: Mapping[int, str], residency: Residency = UNKNOWN, title: str = "One decoding cycle"
+    cycle: CycleRecord,
+    *,
+    tokens: Mapping[int, str],
+    residency: Residency = UNKNOWN,
+    title: str = "Figure 1. One decoding cycle",
 ) -> Schematic:
     """Figure 1 of this cycle."""
     return Schematic(
-        "cycle", title, cycle_data(cycle, tokens=tokens), cell_codes(cycle, cycle.selection.nodes, residency)
+        "figure_1_cycle", title, cycle_data(cycle, tokens=tokens), cell_codes(cycle, cycle.selection.nodes, residency)
     )
 
 
@@ -97,7 +102,7 @@ def _draw_tree(axes: Any, cycle: Mapping[str, Any]) -> None:
         )  # fmt: skip
         ink = LIGHT["page"] if state in ("root", "accepted") else LIGHT["ink" if state == "rejected" else "muted"]
         text = node["text"] if node["p"] is None else f"{node['text']}  {node['p']:.2f}"
-        axes.text(node["x"] + PILL / 2, node["y"], text, ha="center", va="center", color=ink, fontsize=4.6, zorder=3)
+        axes.text(node["x"] + PILL / 2, node["y"], text, ha="center", va="center", color=ink, fontsize=5, zorder=3)
     axes.set_xlim(0, cycle["width"])
     axes.set_ylim(cycle["height"] + 4, -4)
     axes.set_axis_off()

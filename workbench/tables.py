@@ -8,14 +8,14 @@ from html import escape
 from typing import Any
 
 from specfit.objective import CostModel
-from specfit.paper import TABLE_2, TABLE_3, TABLE_4
 from specfit.records import RunRecord
 from specfit.report import escape_markdown, printable, summary_rows
 from workbench.charts import rows_csv
+from workbench.paper_place import BESIDE, OURS, PLACES, place_of, table_rows
 from workbench.run_facts import run_cost, run_of
+from workbench.run_table import by_workload, cache_of, workload_of
 from workbench.theme import method_words
 
-PAPER = {2: TABLE_2, 3: TABLE_3, 4: TABLE_4}
 RUN_COLUMNS = (
     ("method", "Method", "{}"),
     ("cache", "Cache", "{}"),
@@ -40,6 +40,7 @@ class Table:
     columns: tuple[tuple[str, str, str], ...]  # key in a row, heading, format
     rows: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...] = ()
+    about: str = ""  # the runs, for the file name where several tables share one
 
     def cells(self) -> list[list[str]]:
         """The head and the rows as text; an undefined value is "n/a", and "-" where a row has no such column."""
@@ -102,39 +103,30 @@ def run_tables(runs: Iterable[Any], *, beside: int | None = None) -> list[Table]
 
     beside: 2, 3 or 4 puts the paper's rows of that table below ours, marked as the paper's.
     """
-    if beside is not None and beside not in PAPER:
+    if beside is not None and beside not in PLACES:
         raise ValueError(f"the paper prints runs in Tables 2, 3 and 4; got {beside}")
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in summary_rows([run_of(run) for run in runs]):
-        shown = {**row, "method": method_words(row["method"]), "source": "this run"}
-        groups.setdefault(printable(row["workload"]), []).append(shown)
+    groups = by_workload([run_of(run) for run in runs])
+    return [_run_table(workload, group, beside) for workload, group in groups.items()]
+
+
+def paper_tables(runs: Iterable[Any]) -> list[Table]:
+    """`run_tables` with the paper's rows below ours wherever the paper has the workload, named as its table is."""
     tables = []
-    for workload, rows in groups.items():
-        notes = tuple(f"{row['method']}, {row['cache']}: {note}" for row in rows for note in row["notes"])
-        columns: tuple[tuple[str, str, str], ...] = RUN_COLUMNS
-        if beside is not None:
-            rows = [*rows, *_paper_rows(beside)]
-            columns = (("source", "Source", "{}"), *RUN_COLUMNS)
-        tables.append(Table("runs", f"Methods on {workload}", columns, tuple(rows), notes))
+    for workload, group in by_workload([run_of(run) for run in runs]).items():
+        place = place_of(group[0])
+        tables.append(_run_table(workload, group, None if place is None else place.table))
     return tables
 
 
-def _paper_rows(number: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "source": f"paper, Table {number}",
-            "method": method_words(row.method),
-            "cache": "yes" if row.cache else "no",
-            "decode_tps": row.decode_tps,
-            "speedup": row.speedup,
-            "draft_nodes": row.draft_nodes,
-            "committed": row.committed,
-            "cycles": row.cycles,
-            "cycle_ms": row.cycle_ms,
-            "h2d_per_token": row.h2d_per_token,
-        }
-        for row in PAPER[number]
-    ]
+def _run_table(workload: str, runs: list[RunRecord], beside: int | None) -> Table:
+    rows = [{**row, "method": method_words(row["method"]), "source": OURS} for row in summary_rows(runs)]
+    notes = tuple(f"{row['method']}, {row['cache']}: {note}" for row in rows for note in row["notes"])
+    if beside is None:
+        return Table("runs", f"Methods on {workload}", RUN_COLUMNS, tuple(rows), notes, about=workload)
+    columns = (("source", "Source", "{}"), *RUN_COLUMNS)
+    title = f"Table {beside}. Methods on {workload}, beside the paper's {PLACES[beside].setting}"
+    rows += table_rows(PLACES[beside])
+    return Table(f"table_{beside}", title, columns, tuple(rows), (*notes, BESIDE), about=workload)
 
 
 def theory_table(run: Any, cost: CostModel | None = None) -> Table:
@@ -164,7 +156,9 @@ def theory_table(run: Any, cost: CostModel | None = None) -> Table:
         ("summarization", "Paper, summarization", "{}"),
         ("gsm8k", "Paper, GSM8K", "{}"),
     )
-    return Table("table_5", "Selection theory on recorded pools", columns, tuple(rows), tuple(notes))
+    about = f"{workload_of(record)}, {cache_of(record)}"
+    title = f"Table 5. Selection theory on recorded pools of {about}"
+    return Table("table_5", title, columns, tuple(rows), tuple(notes), about=about)
 
 
 def _cell(row: Mapping[str, Any], key: str, form: str) -> str:

@@ -45,7 +45,7 @@ LIGHT = {
     "hit_rejected": "#8fc1e3",
     "miss_rejected": "#f7c39a",
     "ran_rejected": "#c3bcd9",
-    "saved": "#b9e3c6",
+    "saved": "#a3dbb5",
     "lit": "#111111",
     "even": "#dcebf7",
     "odd": "#fbe6d6",

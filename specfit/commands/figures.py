@@ -14,6 +14,10 @@ def add(commands: Any) -> None:
     figures = commands.add_parser("figures", help="figures and tables of finished runs, as files", allow_abbrev=False)
     figures.add_argument("folders", nargs="+", type=Path, metavar="RUN")
     figures.add_argument("--out", type=Path, required=True, metavar="DIR")
+    figures.add_argument(
+        "--transfer-ms", type=float, metavar="MS", help="time one expert's copy adds (Eq. 8), where the link says none"
+    )
+    figures.add_argument("--formats", default="pdf,svg,png", help="of the figures (pdf,svg,png)")
     figures.set_defaults(command=_figures)
 
 
@@ -24,5 +28,6 @@ def _figures(options: argparse.Namespace) -> None:
         raise ValueError(
             f"figures need the workbench extra ({error.name} is missing): pip install specfit-workbench[workbench]"
         ) from error
-    for path in export_all([load_run(folder) for folder in find_runs(options.folders)], options.out):
+    runs = [load_run(folder) for folder in find_runs(options.folders)]
+    for path in export_all(runs, options.out, transfer_ms=options.transfer_ms, formats=options.formats.split(",")):
         print(path)

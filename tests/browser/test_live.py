@@ -6,7 +6,7 @@ SETUP = """from tests.workbench.test_live import ToyEngine
 from tests.toys import TOY_COST
 from workbench import LiveRun
 engine = ToyEngine(pause=0.05)
-live = LiveRun(engine, [("first question", (1, 2, 3)), ("second", (4, 5))], cost=TOY_COST, max_new_tokens=400)"""
+live = LiveRun(engine, [("first question", (1, 2, 3)), ("second", (4, 5))], cost=TOY_COST, max_new_tokens=20_000)"""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def wait_for(page, expression, expected="True"):
 def test_start_follow_and_stop(page, shots):
     page.page.get_by_role("button", name="Start", exact=True).click()
     page.page.wait_for_selector(".sf-node")
-    wait_for(page, "live.drawings >= 5")
+    wait_for(page, "live.drawings >= 3")
     page.page.wait_for_timeout(300)
     page.page.screenshot(path=shots / "live-running.png")
     assert "tokens" in page.page.locator(".widget-label", has_text="cycles").first.inner_text()
@@ -52,9 +52,9 @@ def test_the_keyboard_alone_starts_and_stops(page):
 
 def test_walking_back_stays_where_the_person_is(page):
     page.page.get_by_role("button", name="Start", exact=True).click()
-    wait_for(page, "live.drawings >= 4")
+    wait_for(page, "live.drawings >= 2")
     page.page.get_by_role("button", name="first cycle").click()
-    wait_for(page, "live.follow.value", "False")
+    wait_for(page, "live.controls.follow.value", "False")
     page.page.wait_for_timeout(600)
     assert page.value("live.side.strip.at") == "0"
     page.page.get_by_role("button", name="Stop", exact=True).click()
@@ -81,3 +81,16 @@ def test_the_kernel_restarts_in_the_middle_of_a_run(page):
     wait_for(page, "live.drawings >= 2")
     page.page.get_by_role("button", name="Stop", exact=True).click()
     wait_for(page, "live.running", "False")
+
+
+def test_a_live_run_that_was_never_shown_is_replaced_without_an_error(lab):
+    again = SETUP.rpartition("\n")[2]
+    below = "print('\\n' * 120)"  # the next cell is out of sight, so its widget is drawn when it is gone already
+    lab.open("live_again.ipynb", SETUP, again, f"{again}\nlive", below, f"{again}\nlive", f"{again}\nlive").run_all()
+    button = lab.page.get_by_role("button", name="Start", exact=True)
+    button.last.wait_for()
+    lab.page.wait_for_timeout(1500)  # a closed widget that a page still loads would complain now
+    button.last.click()
+    wait_for(lab, "live.drawings >= 2")
+    lab.page.get_by_role("button", name="Stop", exact=True).last.click()
+    wait_for(lab, "live.running", "False")

@@ -8,7 +8,16 @@ from specfit.objective import CycleState, evaluate
 from specfit.select import legal_subtrees
 from specfit.tree import is_legal
 from tests.toys import TOY_COST, toy_run
-from workbench.choices import choice, eagle3_nodes, with_ancestors, without_descendants, would_commit
+from workbench.choices import (
+    ar_choice,
+    choice,
+    deeper,
+    eagle3_choice,
+    eagle3_nodes,
+    with_ancestors,
+    without_descendants,
+    would_commit,
+)
 from workbench.run_facts import cycle_order, run_cost
 
 CYCLES = [cycle for _, cycle in toy_run(SPECFIT).cycles()][:6]
@@ -71,7 +80,24 @@ def test_filters_find_what_they_say():
     cycles = [cycle for _, cycle in run.cycles()]
     rate = lambda made: made.committed[0] / made.predicted_ms  # noqa: E731
     for number, cycle in enumerate(cycles):
-        run_rate, ar_rate = (rate(choice("", cycle, s, TOY_COST)) for s in (cycle.selection.nodes, ()))
+        run_rate, ar_rate = rate(choice("", cycle, cycle.selection.nodes, TOY_COST)), rate(ar_choice(cycle, TOY_COST))
         assert (number in slow) == (ar_rate > run_rate)
     with pytest.raises(ValueError, match="no cost coefficients"):
         cycle_order(run, "gap", question=None, cost=run_cost(run))
+
+
+def test_ar_pays_for_no_drafted_level_and_eagle3_takes_the_deepest_pool_there_is():
+    full = CYCLES[4]
+    cost = replace(TOY_COST, level_ms=2.0)
+    alone = choice("", full, (), cost)
+    assert ar_choice(full, cost).predicted_ms == pytest.approx(alone.predicted_ms - 2.0 * full.pool.levels)
+    short = replace(full, pool=full.pool.prefix(2), truth=None, estimate=full.estimate.prefix(2))
+    short = replace(
+        short,
+        selection=evaluate(CycleState(short.pool, short.estimate), (0,), cost),
+        verified=replace(full.estimate, nodes=full.estimate.nodes[:1]),
+    )
+    assert deeper(short, full) is full and deeper(full, short) is None
+    assert deeper(replace(short, prefix_length=1), full) is None
+    assert eagle3_choice(short, cost, 7).nodes == (0, 1)
+    assert eagle3_choice(short, cost, 7, fuller=full) == eagle3_choice(full, cost, 7)

@@ -234,3 +234,23 @@ def test_twenty_views_leave_a_small_notebook():
         )._repr_mimebundle_()
         saved += len(json.dumps(data))
     assert saved < 2_000_000
+
+
+def test_in_colab_the_line_that_is_needed_is_said(monkeypatch):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
+    data, _ = view_of()._repr_mimebundle_()
+    assert "enable_custom_widget_manager()" in data["text/plain"] and "image/svg+xml" in data
+
+
+def test_eagle3_is_told_from_which_pool_it_chose():
+    view = view_of()
+    assert "of the 18 nodes drafted here, as if it, too, had stopped after 5 levels" in view.shown["note"]
+    view.full_levels = 5
+    view.show(CYCLE)
+    assert "of the 18 nodes drafted here." in view.shown["note"] and "predicted by the cost model" in view.shown["note"]
+    short = replace(CYCLE, pool=CYCLE.pool.prefix(6), truth=None, estimate=CYCLE.estimate.prefix(6))
+    short = replace(short, selection=replace(CYCLE.selection, nodes=(0, 2)), accepted=(0, 2))
+    short = replace(short, verified=replace(CYCLE.verified, nodes=CYCLE.verified.nodes[:2]))
+    view.show(short, fuller=CYCLE)
+    assert "of the 18 nodes that the other run drafted at this place" in view.shown["note"]
+    assert view.shown["rows"][1] == view_of().shown["rows"][1]

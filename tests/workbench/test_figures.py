@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from specfit.methods import AR, EAGLE3, SPECFIT
-from specfit.metrics import measure
+from specfit.metrics import decompose, measure
 from specfit.run_folder import save_run
 from tests.toys import TOY_COST, toy_run
 from workbench import figures
+from workbench.paper_place import place_of
 from workbench.tables import run_tables, theory_table
 
 
@@ -41,6 +42,49 @@ def test_cache_pressure_orders_slots_and_puts_the_cleared_cache_last():
     chart = figures.cache_pressure([*RUNS, cleared])
     assert chart.panels[0].series[2].x == ("8", "4", "none")
     assert "several" in " ".join(figures.cache_pressure(RUNS[:3]).notes)
+
+
+def test_figures_4a_and_4b_are_the_panels_of_cache_pressure_and_workloads_stay_apart():
+    whole, left, right = figures.cache_pressure(RUNS), figures.figure_4a(RUNS), figures.figure_4b(RUNS)
+    assert [panel.y_label for panel in (*left.panels, *right.panels)] == [panel.y_label for panel in whole.panels]
+    assert left.panels[0].series == whole.panels[0].series
+    other = [with_cost(toy_run(SPECFIT, slots=slots), workload="other") for slots in (8, 4)]
+    chart = figures.figure_4a([*RUNS, *other])
+    assert [series.name for series in chart.panels[0].series][-2:] == ["SpecFit, toy", "SpecFit, other"]
+
+
+def test_equation_8_is_the_decomposition_of_every_pair():
+    runs = [with_cost(run, link={"kind": "emulated", "expert_ms": 0.004}) for run in RUNS]
+    chart = figures.equation_8(runs)
+    assert [row["cache"] for row in chart.rows] == ["8 slots", "4 slots"]
+    for row, (eagle3, specfit) in zip(chart.rows, ((RUNS[1], RUNS[2]), (RUNS[4], RUNS[5])), strict=True):
+        parts = decompose(specfit, eagle3, transfer_ms=0.004)
+        assert (row["ratio"], row["weight"]) == (parts.ratio, parts.weight) and parts.ratio
+        mean = (1 - row["weight"]) * row["fixed_ratio"] + row["weight"] * row["transfer_ratio"]
+        assert row["ratio"] == pytest.approx(mean)
+    unsaid = figures.equation_8(RUNS)
+    assert unsaid.empty and "does not say what a copy takes" in " ".join(unsaid.notes)
+    assert not figures.equation_8(RUNS, transfer_ms=0.004).empty
+    assert "compares a SpecFit and an EAGLE-3 run" in figures.equation_8(RUNS[:1]).notes[-1]
+    assert "would take" in " ".join(figures.equation_8(RUNS, transfer_ms=1e6).notes)
+
+
+@pytest.mark.parametrize(
+    "settings,table",
+    [
+        ({"workload": "news"}, 2),
+        ({"workload": "problems"}, 3),
+        ({"workload": "spec-bench-summarization"}, 2),
+        ({"workload": "spec-bench", "questions": ["401", "402"]}, 3),
+        ({"workload": "spec-bench", "questions": list(range(401, 480, 2))}, 4),
+        ({"workload": "spec-bench", "questions": list(range(242, 321, 2))}, 2),
+        ({"workload": "spec-bench", "questions": [81, 82]}, None),
+        ({"workload": "poems"}, None),
+    ],
+)
+def test_a_workload_knows_its_place_in_the_paper(settings, table):
+    place = place_of(with_cost(toy_run(AR, tokens=2), **settings))
+    assert (place and place.table) == table
 
 
 def test_reliability_counts_every_drafted_node_once():

@@ -44,7 +44,7 @@ def test_it_steps_scrubs_and_filters_as_asked():
 
     gaps = [
         abs(r.run - r.eagle3)
-        for r in (rates(player.sides[0]._cycles[n][2], TOY_COST, 7) for n in player.sides[0]._order)
+        for r in (rates(player.sides[0].cycles[n][2], TOY_COST, 7) for n in player.sides[0]._order)
     ]
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] > 0
 
@@ -54,6 +54,17 @@ def test_a_filter_that_the_run_cannot_answer_says_why():
     ask(player, order="ar")
     assert "no cost coefficients" in player.sides[0].strip.notice
     assert player.sides[0].strip.order == "all" and player.cycle is not None
+
+
+def test_a_filter_says_in_which_time_it_decides():
+    player = CyclePlayer(RUN, cost=TOY_COST)
+    strip = player.sides[0].strip
+    assert strip.note == ""
+    for order in ("ar", "gap"):
+        ask(player, order=order)
+        assert strip.note.startswith(f"{len(player.sides[0]._order)} cycles.") and "not measured times" in strip.note
+    ask(player, order="all")
+    assert strip.note == ""
 
 
 def test_two_runs_move_along_the_same_text():
@@ -148,5 +159,4 @@ def test_closing_closes_everything():
     before = set(registry)
     player = CyclePlayer(RUN, toy_run(EAGLE3))
     player.close()
-    left = [registry[key] for key in set(registry) - before]
-    assert not [widget for widget in left if type(widget).__name__ not in ("Layout",)]
+    assert not set(registry) - before
