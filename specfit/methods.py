@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 
 from specfit.objective import CostModel, CycleState, Selection
 from specfit.select import ExactPolicy, PrefixPolicy, root_only
+from specfit.tree import DraftPool
 
 Policy = Callable[..., Selection]  # (state, cost), and seed=(nodes) where the rule can start from an earlier choice
+StopRule = Callable[[DraftPool, Selection], bool]  # (pool drafted so far, choice from it) -> draft no further
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """A rule for verification nodes and drafting depth.
 
-    Raises ValueError for a negative node limit, or a policy that is not callable.
+    Raises ValueError for a negative node limit, a policy that is not callable, or a stop rule without adaptive depth.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Method:
     adaptive_depth: bool = False  # select after every level; stop when the choice takes no node of the newest
     max_nodes: int = 7  # K; 0 never drafts
     uses_routes: bool = True  # False: the policy sees no routes, and their conversion is not on its clock
+    stop: StopRule | None = None  # another rule for adaptive depth than "the choice takes no node of the newest level"
     seeded: bool = field(init=False, default=False)  # the policy takes the previous level's choice as `seed`
 
     def __post_init__(self) -> None:
@@ -35,11 +38,20 @@ class Method:
             raise ValueError(f"method {self.name!r} needs a callable policy (state, cost) -> Selection")
         if self.max_nodes < 0:
             raise ValueError(f"method {self.name!r} has max_nodes = {self.max_nodes}; expected 0 or more")
+        if self.stop is not None and not self.adaptive_depth:
+            raise ValueError(f"method {self.name!r} has a stop rule, which only adaptive_depth=True asks")
         object.__setattr__(self, "seeded", "seed" in inspect.signature(self.policy).parameters)
 
     def select(self, state: CycleState, cost: CostModel, *, seed: tuple[int, ...] = ()) -> Selection:
         """The policy's choice; `seed` is an earlier choice over a prefix of the pool, used where it helps."""
         return self.policy(state, cost, seed=seed) if self.seeded else self.policy(state, cost)
+
+    def stops(self, pool: DraftPool, selection: Selection) -> bool:
+        """Whether drafting ends with this choice from the pool so far."""
+        if self.stop is not None:
+            return self.stop(pool, selection)
+        # deeper nodes need an ancestor in the newest level, which was not worth it (Section 3.3)
+        return not any(pool.depths[node] == pool.levels for node in selection.nodes)
 
 
 AR = Method("ar", policy=root_only, max_nodes=0, uses_routes=False)

@@ -6,6 +6,7 @@ always called *modelled*, never measured.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 
 from specfit.objective import CostModel
@@ -23,8 +24,8 @@ class ModelledClock:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not value >= 0:
-                raise ValueError(f"{name} of a modelled clock is {value}; expected 0 or more")
+            if not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} of a modelled clock is {value}; expected 0 or more milliseconds, finite")
 
     def verify_ms(self, counts: ForwardCounts) -> float:
         """One target forward."""

@@ -20,10 +20,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit.engine.greedy_walk import walk_greedily
 from specfit.records import Truth
-from specfit.routes import Routes, bitmaps_from_indices, noisy_indices
+from specfit.routes import Routes, bitmaps_from_indices, noise_stream, noisy_indices
 from specfit.safe_files import replace_file
 from specfit.tree import DraftPool
+from specfit.world import World, WorldPrompt
 
 if TYPE_CHECKING:
     from specfit.engine.engine import Engine
@@ -74,15 +76,24 @@ class Atlas:
         """A route source of the given accuracy (Section 4.6); the same seed gives the same noise in any order."""
 
         def disturb(trajectory: Trajectory) -> Trajectory:
-            name = zlib.crc32(np.asarray(trajectory.prompt, dtype=np.int64).tobytes())
             entries = []
             for position, entry in enumerate(trajectory.entries):
-                rng = np.random.default_rng([seed, name, position])
+                rng = noise_stream(seed, trajectory.prompt, position)
                 noise = noisy_indices(entry.indices, experts=self.experts, accuracy=accuracy, rng=rng)
                 entries.append(AtlasEntry(entry.tokens, entry.parents, noise, entry.next_tokens))
             return Trajectory(trajectory.prompt, trajectory.output, tuple(entries))
 
         return Atlas(map(disturb, self.trajectories), experts=self.experts, made_with=self.made_with)
+
+    @classmethod
+    def of_world(cls, world: World) -> Atlas:
+        """What a world says of routes, as an atlas for a live engine."""
+
+        def restrict(prompt: WorldPrompt) -> Trajectory:
+            entries = (AtlasEntry(p.pool.tokens, p.pool.parents, p.indices, p.next_tokens) for p in prompt.positions)
+            return Trajectory(prompt.prompt, prompt.output, tuple(entries))
+
+        return cls(map(restrict, world.prompts), experts=world.experts, made_with=dict(world.made_with))
 
     def check(self, settings: dict) -> None:
         """ValueError, naming what differs, unless the atlas was made with these settings (`Engine.route_settings`)."""
@@ -172,22 +183,9 @@ def record_atlas(
 
 def record_trajectory(engine: Engine, prompt: Sequence[int], *, max_new_tokens: int) -> Trajectory:
     """Decode one prompt greedily, one token a step, and query the target over the full pool at every position."""
-    target, drafter = engine.target, engine.drafter
-    if drafter is None:
-        raise ValueError("an atlas holds routes of drafted pools; load the engine with a drafter")
-    engine.check_prompt(prompt, max_new_tokens)
-    drafter.begin()
-    output = [target.prefill(prompt).next_tokens[0]]
-    drafter.extend([*prompt[1:], output[0]], target.commit(()))
-    entries = []
-    while len(output) < max_new_tokens and output[-1] not in engine.eos:
-        pool = drafter.full_pool()
-        verdict = target.verify(output[-1], pool, range(len(pool)))
-        indices = np.asarray(engine.offload.indices(1 + len(pool)), dtype=np.int16)
-        entries.append(AtlasEntry(pool.tokens, pool.parents, indices, verdict.next_tokens))
-        output.append(verdict.next_tokens[0])
-        drafter.extend(output[-1:], target.commit((0,)))
-    return Trajectory(tuple(prompt), tuple(output), tuple(entries))
+    walk = walk_greedily(engine, prompt, max_new_tokens=max_new_tokens)
+    entries = (AtlasEntry(s.pool.tokens, s.pool.parents, s.indices, s.next_tokens) for s in walk.steps)
+    return Trajectory(tuple(prompt), walk.output, tuple(entries))
 
 
 def _lies_on(trajectory: Trajectory, context: Sequence[int]) -> bool:

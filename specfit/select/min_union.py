@@ -1,11 +1,15 @@
 """The two probe trees of the paper's calibration (Appendix B): of a given size, the most probable nodes, and those
 that need the fewest experts together. One has many experts for its size and the other few, which is what lets a fit
 tell the price of an expert from the price of a node.
+
+The second is a baseline too: `MinUnionPolicy` verifies as many nodes as it is told, chosen for their experts alone.
 """
 
 from __future__ import annotations
 
-from specfit.objective import PROB_GRID, CycleState, probs_on_grid
+from dataclasses import dataclass
+
+from specfit.objective import PROB_GRID, CostModel, CycleState, Selection, evaluate, probs_on_grid
 from specfit.tree import ROOT, is_legal
 
 
@@ -47,6 +51,20 @@ def min_union_tree(state: CycleState, size: int) -> tuple[int, ...]:
             if parents[node] == ROOT or parents[node] in nodes:
                 stack.append(((*nodes, node), bitmap | routes[node]))
     return best[2]
+
+
+@dataclass(frozen=True, slots=True)
+class MinUnionPolicy:
+    """The legal subtree of `size` nodes (all of a smaller pool) with the smallest expert union, probable or not."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"a minimum-union tree's size is {self.size}; expected 0 or more draft nodes")
+
+    def __call__(self, state: CycleState, cost: CostModel) -> Selection:
+        return evaluate(state, min_union_tree(state, min(self.size, len(state.pool))), cost)
 
 
 def _key(state: CycleState, nodes: tuple[int, ...], probs: list[int]) -> tuple[int, int, tuple[int, ...]]:

@@ -65,3 +65,15 @@ def test_bad_methods_get_one_sentence() -> None:
         Method("x", policy="specfit")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="method 'x' has max_nodes = -1"):
         Method("x", policy=ExactPolicy(), max_nodes=-1)
+
+
+def test_a_stop_rule_of_its_own_ends_drafting_where_it_says() -> None:
+    first, *_, whole = levels_of(small_grown_state(3))
+    two = Method("two", PrefixPolicy(7), adaptive_depth=True, stop=lambda pool, selection: pool.levels == 2)
+    assert not two.stops(first.pool, two.select(first, COST))
+    assert two.stops(levels_of(small_grown_state(3))[1].pool, two.select(first, COST))
+    usual = Method("usual", PrefixPolicy(7), adaptive_depth=True)
+    assert not usual.stops(first.pool, usual.select(first, COST))  # takes all there is, the newest level too
+    assert usual.stops(whole.pool, AR.select(whole, COST))
+    with pytest.raises(ValueError, match="'odd' has a stop rule, which only adaptive_depth=True asks"):
+        Method("odd", PrefixPolicy(7), stop=lambda pool, selection: True)

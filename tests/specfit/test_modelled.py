@@ -46,5 +46,5 @@ def test_the_cost_model_that_knows_the_clock() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan")])
 def test_a_clock_runs_forward(wrong: float) -> None:
-    with pytest.raises(ValueError, match=r"miss_ms of a modelled clock is .*; expected 0 or more"):
+    with pytest.raises(ValueError, match=r"miss_ms of a modelled clock is .*; expected 0 or more milliseconds"):
         replace(CLOCK, miss_ms=wrong)

@@ -14,6 +14,7 @@ import pytest
         ("specfit.select", ("torch", "networkx", "pulp", "scipy", "transformers")),
         ("specfit.theory", ("torch", "transformers")),
         ("specfit.fit", ("torch", "transformers")),
+        ("specfit.ablations", ("torch", "transformers", "scipy", "networkx", "pulp")),
     ],
 )
 def test_importing_stays_light(module: str, unwanted: tuple[str, ...]) -> None:
