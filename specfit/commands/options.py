@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from specfit.runs import RouteChoice
+
 
 def questions(parser: argparse.ArgumentParser) -> None:
     """Which prompts are decoded."""
@@ -22,7 +24,8 @@ def configuration(parser: argparse.ArgumentParser) -> None:
     """Which engine decodes them."""
     parser.add_argument("--target", default="embedded", help="embedded, a checkpoint folder, or a hub id (embedded)")
     parser.add_argument("--drafter", help="an EAGLE-3 checkpoint; the embedded target brings its own")
-    parser.add_argument("--slots", type=positive, help="expert slots per layer (all)")
+    parser.add_argument("--slots", type=slots, metavar="N|SHARE", help="expert slots per layer (all that fit)")
+    parser.add_argument("--device-memory", metavar="SIZE", help="of the GPU, such as 20GB (what it has free)")
     parser.add_argument("--cleared", action="store_true", help="clear the expert cache before every forward")
     parser.add_argument("--link-ms", type=float, help="emulated link, ms per expert (none)")
     parser.add_argument("--max-nodes", type=positive, default=7, help="draft nodes verified at most, K (7)")
@@ -48,6 +51,23 @@ def costs(parser: argparse.ArgumentParser, *, given: bool = True) -> None:
         parser.add_argument("--force-cost", action="store_true", help="use them for another configuration all the same")
 
 
+def routes(parser: argparse.ArgumentParser) -> None:
+    """Where route estimates come from."""
+    parser.add_argument(
+        "--routes",
+        type=route_choice,
+        metavar="SOURCE",
+        help="head, atlas, noisy:SHARE (or a SHARE: accuracy of noise on the atlas), last-token or prior "
+        "(head where there is one for the pair, else atlas)",
+    )
+    parser.add_argument(
+        "--head", type=Path, metavar="FILE", help="of `specfit train-routes`; the embedded pair has one"
+    )
+    parser.add_argument(
+        "--atlas", type=Path, metavar="PATH", help="keep the atlas in this file, or in this folder under its own name"
+    )
+
+
 def out(parser: argparse.ArgumentParser, text: str) -> None:
     """Where runs go."""
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
@@ -66,6 +86,16 @@ def positive(text: str) -> int:
     return value
 
 
+def slots(text: str) -> int | float:
+    """Slots in every layer, as a number (12) or as a share of the experts (0.5)."""
+    if text.isdigit():
+        return positive(text)
+    value = share(text)
+    if not value:
+        raise argparse.ArgumentTypeError("0 slots cannot hold an expert; give a number of 1 or more, or a share")
+    return value
+
+
 def share(text: str) -> float:
     """A number between 0 and 1."""
     try:
@@ -75,3 +105,15 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1")
     return value
+
+
+def route_choice(text: str) -> RouteChoice:
+    """A route source by its name on the command line."""
+    if text in ("atlas", "head", "last-token", "prior"):
+        return RouteChoice(source=text)
+    try:
+        return RouteChoice(accuracy=share(text.removeprefix("noisy:")))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no route source; use atlas, head, noisy:SHARE, last-token, prior or a share between 0 and 1"
+        ) from None

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from specfit.commands import options as add_options
-from specfit.commands.setup import find_cost, make_atlas, make_engine, make_workload, publish, set_threads
+from specfit.commands.setup import (
+    atlas_path,
+    choose_routes,
+    find_cost,
+    make_atlas,
+    make_engine,
+    make_workload,
+    publish,
+    set_threads,
+)
 from specfit.demo import bar, run_step
 from specfit.methods import AR, EAGLE3, SPECFIT, with_max_nodes
 from specfit.report import report
 from specfit.run_folder import new_folder
-from specfit.runs import RouteChoice, run_method
+from specfit.runs import run_method
 
 METHODS = {method.name: method for method in (AR, EAGLE3, SPECFIT)}
 
@@ -23,10 +31,7 @@ def add(commands: Any) -> None:
     add_options.questions(run)
     add_options.configuration(run)
     add_options.costs(run)
-    run.add_argument(
-        "--routes", type=add_options.share, default=1.0, metavar="ACCURACY", help="accuracy of the route estimates (1)"
-    )
-    run.add_argument("--atlas", type=Path, metavar="FILE", help="keep the atlas there rather than in the run's folder")
+    add_options.routes(run)
     run.add_argument("--truth", action="store_true", help="record pool truths even where no method reads routes")
     add_options.out(run, "folder of the runs; an existing one is resumed")
     run.set_defaults(command=_run)
@@ -37,15 +42,16 @@ def _run(options: argparse.Namespace) -> None:
     workload = make_workload(options)
     methods = [METHODS[name] for name in METHODS] if options.method == "all" else [METHODS[options.method]]
     methods = [with_max_nodes(method, options.max_nodes) for method in methods]
+    choice = choose_routes(options)
     folder = options.out or new_folder("runs", f"{workload.name}-{options.method}")
     folder.mkdir(parents=True, exist_ok=True)
     reads_routes = any(method.uses_routes for method in methods)
     atlas = None
-    if reads_routes or options.truth:
-        atlas = make_atlas(options, workload, options.atlas or folder / f"atlas-{workload.name}.npz")
+    if options.truth or (reads_routes and choice.needs_atlas):
+        atlas = make_atlas(options, workload, atlas_path(options, workload, folder))
     runs = []
     with make_engine(options) as engine:
-        cost = find_cost(options, engine, folder).cost if reads_routes else None
+        cost = find_cost(options, engine, folder, choice).cost if reads_routes else None
         for method in methods:
             with bar(f"{workload.name} {method.name}", len(workload.questions)) as step:
                 run = run_method(
@@ -55,7 +61,7 @@ def _run(options: argparse.Namespace) -> None:
                     method=method,
                     cost=cost,
                     atlas=atlas,
-                    routes=RouteChoice(accuracy=options.routes, seed=options.seed),
+                    routes=choice,
                     raw=options.raw,
                     progress=run_step(step),
                 )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specfit.calibrate import CYCLES, Calibration, calibrate
+from specfit.cycle import RouteSource
 from specfit.demo import CALIBRATION_TOKENS, bar, calibration_workload
-from specfit.runs import ensure_atlas, prompts_of
+from specfit.runs import RouteChoice, ensure_atlas, prompts_of
+from specfit.safe_files import safe_name
 from specfit.workloads import Limits, Workload, embedded_workload, paper_ids, spec_bench
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ def make_engine(options: argparse.Namespace) -> Engine:
         options.target,
         drafter=options.drafter,
         slots_per_layer=options.slots,
+        device_memory=options.device_memory,
         cleared=options.cleared,
         link=options.link_ms,
         **_model(options),
@@ -59,10 +64,57 @@ def make_atlas(options: argparse.Namespace, workload: Workload, path: Path) -> A
         return load_engine(options.target, drafter=options.drafter, self_test=False, **_model(options))
 
     with bar(f"atlas {workload.name}", len(workload.questions)) as step:
-        return ensure_atlas(path, resident, workload, raw=options.raw, progress=step)
+        return ensure_atlas(
+            path, resident, workload, raw=options.raw, expected=lambda: _route_settings(options), progress=step
+        )
 
 
-def find_cost(options: argparse.Namespace, engine: Engine, folder: Path) -> Calibration:
+def atlas_path(options: argparse.Namespace, workload: Workload, folder: Path) -> Path:
+    """Where a run keeps its atlas: the file of --atlas, or the run's own folder where the user gave one.
+
+    Else a folder that all runs share, --atlas or the one beside the run's: under a name that pair, draft, dtype and
+    questions decide, so that runs with other slots, links or methods record nothing again.
+    """
+    if options.atlas is not None and not options.atlas.is_dir():
+        return options.atlas
+    if options.atlas is None and options.out is not None:
+        return folder / f"atlas-{workload.name}.npz"
+    shared = options.atlas or folder.parent / "atlases"
+    shared.mkdir(exist_ok=True)
+    asked = (_route_settings(options), workload.questions, workload.limits, options.raw)
+    return shared / f"{safe_name(workload.name)}-{hashlib.sha256(repr(asked).encode()).hexdigest()[:10]}.npz"
+
+
+def _route_settings(options: argparse.Namespace) -> dict[str, Any]:
+    from specfit.engine.engine import expected_route_settings
+
+    return expected_route_settings(options.target, drafter=options.drafter, **_model(options))
+
+
+def choose_routes(options: argparse.Namespace) -> RouteChoice:
+    """The route source that is asked for; unless one is, the pair's head where it has one, else the atlas."""
+    if options.routes is not None:
+        choice = options.routes
+    else:
+        choice = RouteChoice(source="head" if _has_head(options) and options.atlas is None else "atlas")
+    if options.head is not None and choice.source not in ("head", "prior"):
+        raise ValueError(f"--head is read by --routes head and prior; routes come from {choice.source} here")
+    if options.atlas is not None and not (choice.needs_atlas or options.truth):
+        raise ValueError(f"--atlas keeps an atlas, and {choice.source} needs none; leave it out, or add --truth")
+    if options.head is None:
+        return replace(choice, seed=options.seed)
+    from specfit.engine.route_head import RouteHead  # here: it loads torch
+
+    return replace(choice, seed=options.seed, head=RouteHead.load(options.head))
+
+
+def _has_head(options: argparse.Namespace) -> bool:
+    return options.head is not None or (options.target == "embedded" and options.drafter is None)
+
+
+def find_cost(
+    options: argparse.Namespace, engine: Engine, folder: Path, choice: RouteChoice | None = None
+) -> Calibration:
     """The given coefficients, those an earlier session left in the folder, or new ones."""
     kept = folder / "calibration.json"
     if options.cost is not None or kept.exists():
@@ -70,14 +122,20 @@ def find_cost(options: argparse.Namespace, engine: Engine, folder: Path) -> Cali
         if not options.force_cost:
             fitted.check(engine.settings)
         return fitted
-    fitted = fit_cost(options, engine, folder)
+    fitted = fit_cost(options, engine, folder, choice)
     fitted.save(kept)
     print(fitted, end="\n\n")
     return fitted
 
 
-def fit_cost(options: argparse.Namespace, engine: Engine, folder: Path) -> Calibration:
-    """Coefficients of this engine, fitted now; the calibration prompts' atlas stays in `folder`."""
+def fit_cost(
+    options: argparse.Namespace, engine: Engine, folder: Path, choice: RouteChoice | None = None
+) -> Calibration:
+    """Coefficients of this engine, fitted now.
+
+    Probe trees are chosen, and their unions counted, with the pair's head where `choice` takes no atlas and there is
+    one; else with an atlas of the calibration prompts, which stays in `folder`.
+    """
     if options.target != "embedded" and options.calibration_questions is None:
         raise ValueError("this target needs --cost FILE, or --calibration-questions FILE to fit coefficients with")
     if options.calibration_questions is None:
@@ -85,12 +143,18 @@ def fit_cost(options: argparse.Namespace, engine: Engine, folder: Path) -> Calib
     else:
         limits = Limits(max_new_tokens=CALIBRATION_TOKENS)
         workload = spec_bench(options.calibration_questions, limit=3, limits=limits, name="calibration")
-    atlas = make_atlas(options, workload, folder / "atlas-calibration.npz")
+    routes: RouteSource
+    if choice is not None and not choice.needs_atlas and _has_head(options):
+        from specfit.engine.route_sources import HeadRoutes  # here: it loads torch
+
+        routes = HeadRoutes(engine, choice.head)
+    else:
+        routes = make_atlas(options, workload, folder / "atlas-calibration.npz")
     with bar("calibrate", CYCLES if options.protocol == "consecutive" else 144) as step:
         return calibrate(
             engine,
             [prompt.ids for prompt in prompts_of(engine, workload, raw=options.raw)],
-            atlas,
+            routes,
             protocol=options.protocol,
             max_nodes=options.max_nodes,
             max_new_tokens=CALIBRATION_TOKENS,

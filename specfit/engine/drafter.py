@@ -34,7 +34,26 @@ class DraftConfig:
                 raise ValueError(f"draft {name} is {getattr(self, name)}; expected at least 1")
 
 
-Snapshot = tuple[int, list[tuple[list[int], Any]], tuple[Tensor, Tensor] | None]
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What the drafter computed at the pending token, the root of the next tree."""
+
+    token: int
+    feature: Tensor  # (1, 1, H) the target's features of the token before, fused
+    state: Tensor  # (1, 1, H) the drafter's own state, fed back to the first level
+    log_probs: Tensor  # (1, 1, V_d)
+
+
+@dataclass(slots=True)
+class Growth:
+    """A tree while `levels` grows it, for whoever reads the drafter's states (the route head)."""
+
+    pending: Pending
+    pool: DraftPool  # as last yielded
+    expanded: list[tuple[list[int], Tensor]]  # a level each: the nodes it grew from, and their own states (nodes, H)
+
+
+Snapshot = tuple[int, list[tuple[list[int], Any]], Pending | None]
 
 
 class Eagle3Drafter:
@@ -57,23 +76,38 @@ class Eagle3Drafter:
         self._target_ids, self._eos = target_ids, frozenset(eos)
         self._cache = _DraftCache()
         self._waiting: list[tuple[list[int], Any]] = []
-        self._last: tuple[Tensor, Tensor] | None = None  # feed-back state and log-probabilities at the pending token
+        self.pending: Pending | None = None  # None until `catch_up` has run over the prompt
+        self.growth: Growth | None = None  # of the last call of `levels`
+        self.request: object = None  # of the target, that its rows belong to; None where nobody said
         self._top_k = min(config.top_k, head.config.draft_vocab_size)  # as wide as there are tokens to draft
         self._low = torch.finfo(head.fc.weight.dtype).min
 
     def begin(self) -> None:
         """Forget the last request."""
         self._cache = _DraftCache()
-        self._waiting, self._last = [], None
+        self._waiting, self.pending, self.growth = [], None, None
+        self.request = None
+
+    def keep(self, rows: int) -> None:
+        """Begin the next request with the first `rows` of the last one's committed rows."""
+        self._cache.commit(rows)
+        self._cache.drop_tree()
+        self._waiting, self.pending, self.growth = [], None, None
+
+    @property
+    def rows(self) -> int:
+        """Committed tokens it has run over: row i is that of token i + 1 with the features of token i."""
+        return self._cache.committed
 
     def snapshot(self) -> Snapshot:
         """The state between two cycles, for `restore`."""
-        return self._cache.committed, list(self._waiting), self._last
+        return self._cache.committed, list(self._waiting), self.pending
 
     def restore(self, state: Snapshot) -> None:
         """Go back to a snapshot of this request, as if what came after had not been drafted."""
-        self._cache.committed, self._waiting, self._last = state[0], list(state[1]), state[2]
+        self._cache.committed, self._waiting, self.pending = state[0], list(state[1]), state[2]
         self._cache.drop_tree()
+        self.growth = None
 
     def extend(self, tokens: Sequence[int], features: Any) -> None:
         """Note committed tokens and the features of the token before each, (1, len(tokens), n_aux * H_t)."""
@@ -93,15 +127,17 @@ class Eagle3Drafter:
         if rows > 1:
             mask = torch.full((rows, past + rows), self._low, dtype=features.dtype).triu_(past + 1)[None, None]
             mask = mask.to(self.device, non_blocking=True)
+        fused = self.head.fuse(features)
         g = self.head(
             self.head.embed(self._tensor([tokens])),
-            self.head.fuse(features),
+            fused,
             torch.arange(past, past + rows, device=self.device)[None],
             mask,
             self._cache,
         )[:, -1:]
         self._cache.commit(past + rows)
-        self._last = self.head.feed_back(g), self.head.log_probs(g)
+        self.pending = Pending(tokens[-1], fused[:, -1:], self.head.feed_back(g), self.head.log_probs(g))
+        self.growth = None
 
     def levels(self, *, max_depth: int) -> Iterator[DraftPool]:
         """Grow the tree from the pending token and yield the pool after each level, V_{<=1}, V_{<=2}, ...
@@ -109,13 +145,14 @@ class Eagle3Drafter:
         Stops at the configured depth, at `max_depth`, when the pool is full, or when no node can be expanded.
         """
         self.catch_up()
-        assert self._last is not None, "levels() needs extend() first: there is no pending token"
+        assert self.pending is not None, "levels() needs extend() first: there is no pending token"
         self._cache.drop_tree()
         tokens: list[int] = []
         parents: list[int] = []
         probs: list[float] = []
         beam = [ROOT]
-        hidden, log_probs = self._last
+        hidden, log_probs = self.pending.state, self.pending.log_probs
+        growth = self.growth = Growth(self.pending, EMPTY_POOL, [])
         path_rows: dict[int, list[int]] = {ROOT: []}  # KV rows of a node's drafted ancestors and itself, tree-relative
         for level in range(1, min(self.config.depth, max_depth) + 1):
             if level > 1:
@@ -131,7 +168,9 @@ class Eagle3Drafter:
                 tokens, parents, probs = _best_of_level(tokens, parents, probs, first, self.config.max_pool)
             if len(tokens) == first:
                 return
-            yield DraftPool(tuple(tokens), tuple(parents), tuple(probs))
+            growth.pool = DraftPool(tuple(tokens), tuple(parents), tuple(probs))
+            growth.expanded.append((beam, hidden[0]))
+            yield growth.pool
             open_nodes = [node for node in range(first, len(tokens)) if tokens[node] not in self._eos]
             chosen = sorted(open_nodes, key=lambda node: -probs[node])[: self._top_k]  # stable: lower id first
             if not chosen or len(tokens) == self.config.max_pool:
