@@ -26,6 +26,7 @@ from specfit.fit import Fit, Probe, fit_consecutive, fit_paper
 from specfit.machine import describe_machine, now
 from specfit.methods import EAGLE3, Method
 from specfit.objective import CostModel, CycleState, Selection, evaluate
+from specfit.safe_files import replace_file
 from specfit.select.min_union import min_union_tree, prefix_tree
 from specfit.tree import DraftPool
 
@@ -90,7 +91,7 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON; `CostModel.load` reads the same file."""
-        Path(path).write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
+        replace_file(Path(path), json.dumps(asdict(self), indent=1, allow_nan=False).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:

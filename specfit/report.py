@@ -17,7 +17,7 @@ from specfit.records import RunRecord
 
 WIDTH = 120
 # What must be alike before two runs are compared; the method, its knobs and its coefficients may differ.
-SAME = ("target", "workload", "limits", "slots_per_layer", "cleared", "link", "device", "dtype")
+SAME = ("target", "workload", "limits", "slots_per_layer", "cleared", "link", "device", "dtype", "seed", "order")
 BASELINE = "ar"
 
 # key in a row, heading, format
@@ -65,7 +65,7 @@ def report(runs: Sequence[RunRecord], *, style: str = "text") -> str:
         parts.append(table(rows, style=style))
         told = [f"{row['method']}, {row['cache']}: {'; '.join(row['notes'])}" for row in rows if row["notes"]]
         parts.append(_notes(told, style=style))
-    parts.append(_notes([*_link_notes(runs), *DEFINITIONS], style=style))
+    parts.append(_notes([*link_notes(runs), *DEFINITIONS], style=style))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -157,11 +157,12 @@ def _row_notes(run: RunRecord, metrics: RunMetrics, gain: Speedup | None) -> lis
 
 
 def _baseline(run: RunRecord, runs: Sequence[RunRecord]) -> RunRecord | None:
-    alike = [other for other in runs if other.method == BASELINE and _same(run, other)]
-    return run if run in alike else alike[0] if alike else None
+    found = [other for other in runs if other.method == BASELINE and alike(run, other)]
+    return run if run in found else found[0] if found else None
 
 
-def _same(run: RunRecord, other: RunRecord) -> bool:
+def alike(run: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs may be compared: all alike but the method, its knobs and its coefficients."""
     return all(run.settings.get(key) == other.settings.get(key) for key in SAME)
 
 
@@ -178,7 +179,7 @@ def cache_name(run: RunRecord) -> str:
     return "?" if slots is None else f"{slots} slots"
 
 
-def _link_notes(runs: Sequence[RunRecord]) -> list[str]:
+def link_notes(runs: Sequence[RunRecord]) -> list[str]:
     """What is emulated, and how; one sentence for each kind of link."""
     notes: dict[str, None] = {}
     for run in runs:

@@ -5,6 +5,7 @@
     cycles.jsonl    one line per cycle, in the order of the requests; written before the request's line
     routes.bin      rows of ceil(layers * experts / 8) bytes, little bit order; cycles name the rows they use
     failures.jsonl  one line per request that could not be done, with the reason
+    expert_cache.json  what the expert caches held after the last request (`specfit.kept_cache`)
     sessions.jsonl  one line per time the run was opened for writing: when, and on which machine
     complete.json   how many requests the finished run has; missing or another number: the run was cut short
     lock            who is writing

@@ -59,7 +59,7 @@ def load_run(folder: str | Path) -> RunRecord:
         layers=layers,
         experts=experts,
         tokens=tokens,
-        complete=_marked_complete(folder, len(requests)),
+        complete=is_marked_complete(folder, len(requests)),
     )
 
 
@@ -70,6 +70,11 @@ def load_failures(folder: str | Path) -> dict[str, str]:
     finished = {line["request_id"] for line in scan(folder, read_header(folder)).lines}
     failures = _lines_that_parse(path, "request_id", "reason")
     return {line["request_id"]: line["reason"] for line in failures if line["request_id"] not in finished}
+
+
+def load_sessions(folder: str | Path) -> list[str]:
+    """When the run was opened for writing, each time: ISO 8601 with the offset."""
+    return [str(line["opened"]) for line in _lines_that_parse(Path(folder) / "sessions.jsonl", "opened")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +197,8 @@ def _other_machines(folder: Path, first: Mapping[str, Any]) -> list[Any]:
     return others
 
 
-def _marked_complete(folder: Path, requests: int) -> bool:
+def is_marked_complete(folder: Path, requests: int) -> bool:
+    """Whether the run was finished with so many requests."""
     try:
         return bool(json.loads((folder / "complete.json").read_bytes())["requests"] == requests)
     except (OSError, ValueError, KeyError, TypeError):

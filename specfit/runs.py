@@ -3,36 +3,65 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specfit.cycle import Decoding
-from specfit.machine import describe_machine
+from specfit.cycle import RouteSource
 from specfit.methods import Method
 from specfit.objective import CostModel
-from specfit.prompts import Prompt, decode_text, render, token_text
-from specfit.records import CycleRecord, RequestRecord, RunRecord
-from specfit.run_folder import RunWriter, load_run
-from specfit.workloads import Question, Workload
+from specfit.prompts import Prompt, decode_text, render
+from specfit.records import RunRecord
+from specfit.request_stream import RequestStream, turn_messages
+from specfit.run_folder import load_run
+from specfit.workloads import Workload
 
 if TYPE_CHECKING:
     from specfit.engine.atlas import Atlas
     from specfit.engine.engine import Engine
+    from specfit.engine.route_head import RouteHead
+
+ROUTE_SOURCES = ("atlas", "head", "last-token", "prior")
 
 
 @dataclass(frozen=True, slots=True)
 class RouteChoice:
-    """Where a method's route estimates come from: the atlas, with simulated noise below accuracy 1."""
+    """Where a method's route estimates come from.
 
-    accuracy: float = 1.0  # share of routed experts that the estimate has right (Section 4.6)
-    seed: int = 0
+    Raises ValueError for an unknown source, or an accuracy of any but the atlas.
+    """
 
-    def describe(self) -> dict[str, Any]:
-        """JSON values for a run's settings."""
-        return {"source": "atlas", **asdict(self)}
+    accuracy: float = 1.0  # share of routed experts that an atlas's estimate has right (Section 4.6); below 1 is noise
+    seed: int = 0  # of the noise
+    source: str = "atlas"  # or "head" (trained predictor), "last-token", "prior" (each layer's most used experts)
+    head: RouteHead | None = None  # of "head" and "prior"; the one that ships for the embedded pair unless given
+
+    def __post_init__(self) -> None:
+        if self.source not in ROUTE_SOURCES:
+            raise ValueError(f"routes come from {', '.join(ROUTE_SOURCES)}; got {self.source!r}")
+        if self.source != "atlas" and self.accuracy != 1:
+            raise ValueError(f"a simulated accuracy is noise on an atlas's routes; {self.source!r} has its own")
+
+    @property
+    def needs_atlas(self) -> bool:
+        """Whether the estimates come from an atlas of the workload."""
+        return self.source == "atlas"
+
+    def make(self, engine: Engine, atlas: Atlas | None) -> tuple[RouteSource, dict[str, Any]]:
+        """The source, and JSON values that name it in a run's settings; ValueError where what it needs is not there."""
+        if self.source == "atlas":
+            if atlas is None:
+                raise ValueError("estimates from an atlas need one; record an atlas for the workload first")
+            source = atlas if self.accuracy == 1 else atlas.noisy(self.accuracy, seed=self.seed)
+            return source, {"source": self.source, "accuracy": self.accuracy, "seed": self.seed}
+        from specfit.engine.route_sources import HeadRoutes, LastTokenRoutes, PriorRoutes  # here: they load torch
+
+        if self.source == "last-token":
+            return LastTokenRoutes(engine), {"source": self.source}
+        predictor = (HeadRoutes if self.source == "head" else PriorRoutes)(engine, self.head)
+        return predictor, {"source": self.source, "head": predictor.head.digest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +84,32 @@ def ensure_atlas(
     workload: Workload,
     *,
     raw: bool = False,
+    expected: Callable[[], Mapping[str, Any]] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Atlas:
     """The atlas kept at `path`, or a new one recorded over the workload and kept there.
 
     resident: loads the engine that records, all its experts on the device and no link; its settings also tell whether
     the atlas there still serves. One made with other settings, or for other prompts, is recorded again.
+    expected: the engine's `route_settings` without loading it; a kept atlas that agrees with them needs no engine.
     """
     from specfit.engine.atlas import Atlas, record_trajectory  # here: a run without routes needs no atlas
 
+    texts = [(question.id, question.turns) for question in workload.questions]
+    asked = hashlib.sha256(repr((texts, raw, asdict(workload.limits))).encode()).hexdigest()[:16]
+    kept = Atlas.load(path) if path.exists() else None
+    if kept is not None and expected is not None and kept.made_with == {**expected(), "questions": asked}:
+        return kept
     with resident() as engine:
-        texts = [(question.id, question.turns) for question in workload.questions]
-        asked = hashlib.sha256(repr((texts, raw, asdict(workload.limits))).encode()).hexdigest()[:16]
         made_with = {**engine.route_settings, "questions": asked}
-        if path.exists():
-            kept = Atlas.load(path)
-            if kept.made_with == made_with:
-                return kept
+        if kept is not None and kept.made_with == made_with:
+            return kept
         trajectories = []
         for done, question in enumerate(workload.questions, start=1):
             answers: list[str] = []
             for turn in range(len(question.turns)):
                 try:
-                    ids = render(engine.tokenizer, _messages(question, turn, answers, raw=raw), raw=raw).ids
+                    ids = render(engine.tokenizer, turn_messages(question, turn, answers, raw=raw), raw=raw).ids
                     room = engine.room(ids, workload.limits.new_tokens(len(ids)))
                 except ValueError:
                     break  # the run itself notes it
@@ -87,16 +119,6 @@ def ensure_atlas(
         atlas = Atlas(trajectories, experts=engine.experts, made_with=made_with)
     atlas.save(path)
     return atlas
-
-
-def _messages(question: Question, turn: int, answers: Sequence[str], *, raw: bool) -> str | list[dict[str, str]]:
-    """What a turn gives to the template: in raw mode its text alone, else the conversation so far."""
-    if raw:
-        return question.turns[turn]
-    said: list[dict[str, str]] = []
-    for text, answer in zip(question.turns[:turn], answers, strict=False):
-        said += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
-    return [*said, {"role": "user", "content": question.turns[turn]}]
 
 
 def run_method(
@@ -109,130 +131,99 @@ def run_method(
     atlas: Atlas | None = None,
     routes: RouteChoice | None = None,
     raw: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    keep_going: bool = False,
     progress: Callable[[Progress], None] = lambda at: None,
 ) -> RunRecord:
     """Decode a workload with one method into a run folder, or finish one that was cut short; returns the whole run.
 
-    The request stream begins with an empty expert cache whose contents carry over between questions. A question that
-    cannot be rendered or is too long is noted in the folder, with its reason, and the rest goes on.
-    atlas: needed by methods that read routes; with it every record also keeps the truth about its pool.
+    The request stream begins with an empty expert cache whose contents carry over between questions, and over a stop
+    and its resumption. A question that cannot be rendered or is too long is noted in the folder, with its reason, and
+    the rest goes on.
+    atlas: with it every record also keeps the truth about its pool. routes: what the method's policy reads; the atlas
+    unless given.
+    settings: more that makes the run this run. keep_going: note what goes wrong while decoding a question, too.
     Raises RunError for a folder that holds another configuration, ValueError for a stale atlas or a missing cost.
+    """
+    part = MethodRun(Path(folder), method, routes or RouteChoice())
+    more: dict[str, Any] = {"raw": raw, "settings": settings or {}, "keep_going": keep_going, "progress": progress}
+    return run_interleaved(engine, workload, [part], cost=cost, atlas=atlas, **more)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRun:
+    """One of several methods that decode the same workload in turns."""
+
+    folder: Path
+    method: Method
+    routes: RouteChoice = field(default_factory=RouteChoice)
+
+
+def run_interleaved(
+    engine: Engine,
+    workload: Workload,
+    parts: Sequence[MethodRun],
+    *,
+    cost: CostModel | None = None,
+    atlas: Atlas | None = None,
+    raw: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    keep_going: bool = False,
+    progress: Callable[[Progress], None] = lambda at: None,
+) -> list[RunRecord]:
+    """`run_method` for several methods, question by question, so that a machine that drifts drifts for all of them.
+
+    Every method has its own expert cache: before its turn the engine's slots are filled with what its last request left
+    behind, outside every timer and without a copy being counted. Who comes first moves on by one with every question.
     """
     if atlas is not None:
         atlas.check(engine.route_settings)
-    choice = routes or RouteChoice()
-    if method.uses_routes and atlas is None:
-        raise ValueError(f"method {method.name!r} reads routes; record an atlas for the workload first")
-    source = None
-    if method.uses_routes and atlas is not None:
-        source = atlas if choice.accuracy == 1 else atlas.noisy(choice.accuracy, seed=choice.seed)
-    settings = {
-        "method": method.name,
-        "max_nodes": method.max_nodes,
-        "adaptive_depth": method.adaptive_depth,
+    engine.reset()
+    with ExitStack() as opened:
+        streams = []
+        for part in parts:
+            source, about = part.routes.make(engine, atlas) if part.method.uses_routes else (None, None)
+            what = _run_settings(engine, workload, part, routes=about, cost=cost, raw=raw) | dict(settings or {})
+            stream = RequestStream(
+                engine, workload, part.folder, method=part.method, cost=cost, routes=source,
+                truth=None if atlas is None else atlas.truth, raw=raw, keep_going=keep_going, settings=what,
+            )  # fmt: skip
+            streams.append(opened.enter_context(closing(stream)))
+        total = len(streams) * sum(len(question.turns) for question in workload.questions)
+
+        def told(tokens: int) -> None:
+            progress(Progress(sum(stream.finished for stream in streams), total, tokens))
+
+        for number, question in enumerate(workload.questions):
+            for turn in range(len(streams)):
+                streams[(number + turn) % len(streams)].answer(question, told)
+        for stream in streams:
+            stream.finish()
+    return [load_run(part.folder) for part in parts]
+
+
+def _run_settings(
+    engine: Engine,
+    workload: Workload,
+    part: MethodRun,
+    *,
+    routes: Mapping[str, Any] | None,
+    cost: CostModel | None,
+    raw: bool,
+) -> dict[str, Any]:
+    """What makes a run this run: another value is another run."""
+    return {
+        "method": part.method.name,
+        "max_nodes": part.method.max_nodes,
+        "adaptive_depth": part.method.adaptive_depth,
         **engine.settings,
         "workload": workload.name,
         "limits": asdict(workload.limits),
         "questions": [question.id for question in workload.questions],
         "raw": raw,
-        "routes": choice.describe() if method.uses_routes else None,
+        "routes": routes,
         "cost": None if cost is None else asdict(cost),
     }
-    writer = RunWriter.open(
-        folder, settings=settings, machine=describe_machine(), layers=engine.layers, experts=engine.experts
-    )
-    engine.reset()
-    failed = False
-    with closing(writer):
-        answers = _earlier_answers(writer)
-        resumed = bool(answers)
-        total = sum(len(question.turns) for question in workload.questions)
-        for question in workload.questions:
-            for turn in range(len(question.turns)):
-                request_id = workload.request_id(question, turn)
-                if request_id in writer.finished:
-                    continue
-                said = [answers[workload.request_id(question, earlier)] for earlier in range(turn)]
-                try:
-                    prompt = render(engine.tokenizer, _messages(question, turn, said, raw=raw), raw=raw)
-                    room = engine.room(prompt.ids, workload.limits.new_tokens(len(prompt.ids)))
-                except ValueError as error:
-                    writer.append_failure(request_id, str(error))
-                    failed = True
-                    break  # later turns need this one's answer
-                decoding = engine.decode(
-                    prompt.ids,
-                    method=method,
-                    cost=cost,
-                    routes=source,
-                    truth=None if atlas is None else atlas.truth,
-                    max_new_tokens=room,
-                )
-                cycles = _watched(decoding, lambda tokens: progress(Progress(len(writer.finished), total, tokens)))
-                record = _request(request_id, question, prompt, decoding, cycles, engine, resumed=resumed)
-                writer.append(record, tokens=_texts(engine.tokenizer, record))
-                answers[request_id] = record.output_text
-                progress(Progress(len(writer.finished), total, 0))
-        if not failed:
-            writer.finish()
-    return load_run(folder)
-
-
-def _watched(decoding: Decoding, told: Callable[[int], None]) -> Iterator[CycleRecord]:
-    for cycle in decoding:
-        told(len(decoding.output))
-        yield cycle
-
-
-def _request(
-    request_id: str,
-    question: Question,
-    prompt: Prompt,
-    decoding: Decoding,
-    cycles: Iterator[CycleRecord],
-    engine: Engine,
-    *,
-    resumed: bool,
-) -> RequestRecord:
-    done = tuple(cycles)
-    extra: dict[str, Any] = {
-        "reference": question.reference,
-        "number": question.number,
-        "prompt_text": prompt.text,
-        "template_hash": prompt.template_hash,
-        "notes": list(prompt.notes),
-    }
-    if resumed:
-        extra["resumed"] = "the expert cache began empty again when the run was resumed"
-    return RequestRecord(
-        request_id=request_id,
-        question_id=question.id,
-        category=question.category,
-        prompt_tokens=decoding.prompt,
-        output_tokens=tuple(decoding.output),
-        output_text=decode_text(engine.tokenizer, decoding.output),
-        stop_reason=decoding.stop_reason,
-        request_ms=decoding.request_ms,
-        prefill_ms=decoding.prefill_ms,
-        prefill=decoding.prefill_counts,
-        cycles=done,
-        extra=extra,
-    )
-
-
-def _texts(tokenizer: Any, record: RequestRecord) -> Mapping[int, str]:
-    """Text of every token that a view of the request shows."""
-    shown = {*record.output_tokens, *(token for cycle in record.cycles for token in cycle.pool.tokens)}
-    for cycle in record.cycles:
-        shown.update(cycle.truth.next_tokens if cycle.truth is not None else ())
-    return {token: token_text(tokenizer, token) for token in sorted(shown)}
-
-
-def _earlier_answers(writer: RunWriter) -> dict[str, str]:
-    """Answers a resumed folder already holds: a second turn needs the first one's."""
-    if not writer.finished:
-        return {}
-    return {request.request_id: request.output_text for request in load_run(writer.folder).requests}
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:

@@ -40,7 +40,7 @@ def pins() -> dict[str, Version]:
 # -- versions
 
 
-@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *EXTRAS["workbench"], *EXTRAS["dev"]])
+@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *EXTRAS["workbench"], *EXTRAS["dask"], *EXTRAS["dev"]])
 def test_every_dependency_is_pinned_within_its_range(text: str) -> None:
     wanted = Requirement(text)
     pinned = pins().get(canonicalize_name(wanted.name))
@@ -99,11 +99,11 @@ def third_party_imports(package: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("package", "extra"), [("specfit", []), ("workbench", EXTRAS["workbench"])])
+@pytest.mark.parametrize(("package", "extra"), [("specfit", EXTRAS["dask"]), ("workbench", EXTRAS["workbench"])])
 def test_every_foreign_import_is_a_declared_dependency(package: str, extra: list[str]) -> None:
     declared = names(PROJECT["dependencies"]) | names(extra)
     # The kernel's own modules come with ipywidgets, whose widgets are made of them.
-    declared |= {"ipython", "ipykernel", "traitlets", "comm"} if extra else set()
+    declared |= {"ipython", "ipykernel", "traitlets", "comm"} if package == "workbench" else set()
     undeclared = {name: path for name, path in third_party_imports(package).items() if name not in declared}
     assert not undeclared
 

@@ -1,0 +1,252 @@
+"""Does what an experiment still lacks: atlases, then cost coefficients, then the cells.
+
+By default every job runs in this process, writing its run folders request by request. With an executor (anything in
+the style of `concurrent.futures`: a process pool, a Dask cluster) jobs run wherever it puts them, and this process
+writes what they give back. A job that fails is noted with its reason, what depends on it too, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from specfit.experiments.file import Experiment, WorkloadPart
+from specfit.experiments.folder import ExperimentFolder
+from specfit.experiments.plan import Cell, Timetable, cell_state, choose, groups, plan_cells
+from specfit.experiments.toml_values import ExperimentError
+from specfit.experiments.work import (
+    AtlasJob,
+    Bench,
+    CellsJob,
+    EngineSpec,
+    FitJob,
+    Job,
+    Told,
+    atlas_needed,
+    do_away,
+    weighs_cost,
+)
+from specfit.record_lines import RunError
+from specfit.safe_files import replace_file
+
+CALIBRATION_ATLAS = "atlas-calibration.npz"
+
+
+class Watcher(Protocol):
+    """Hears how an experiment goes."""
+
+    def say(self, text: str) -> None:
+        """One line for the person."""
+        ...
+
+    def begin(self, title: str, total: int) -> Told:
+        """A job begins; the result is told how much of it is done."""
+        ...
+
+    def end(self, left_s: float | None) -> None:
+        """A job ended; about how long all cells that are left will take, None where that is unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a session did."""
+
+    cells: tuple[Cell, ...]  # that were asked for
+    done: tuple[str, ...]  # names of the complete ones
+    failures: Mapping[str, str]  # cells and files that are missing or incomplete, with the reason
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    watcher: Watcher,
+    only: str | None = None,
+    executor: Executor | None = None,
+    bench: Bench | None = None,
+) -> Outcome:
+    """Run the cells that are not complete (whose name fits `only`). Stopped at any moment, the same call goes on.
+
+    bench: keeps its engine for the next call; without one, the memory is given back at the end.
+    Raises ExperimentError for a folder that holds something else or is in use, and where the disk takes no more.
+    """
+    cells = choose(plan_cells(experiment), only)
+    with ExperimentFolder(folder, experiment) as opened:
+        work = _Work(experiment, opened, watcher, executor, Timetable(cells), bench or Bench())
+        try:
+            return work.run(cells)
+        finally:
+            if bench is None:
+                work.bench.close()
+
+
+@dataclass(slots=True)
+class _Work:
+    """One session over one folder."""
+
+    experiment: Experiment
+    opened: ExperimentFolder
+    watcher: Watcher
+    executor: Executor | None
+    timetable: Timetable
+    bench: Bench
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.opened.folder
+
+    def run(self, cells: Sequence[Cell]) -> Outcome:
+        for cell in cells:
+            self.timetable.note(cell, cell_state(self.experiment, cell, self.folder))
+        missing = [cell for cell in cells if not cell_state(self.experiment, cell, self.folder).complete]
+        jobs = [self._cells_job(group) for group in groups(self.experiment, missing)]
+        self._do(self._atlas_jobs(jobs), keep=True)
+        self._do(self._fit_jobs(jobs), keep=True)
+        self._do([(" + ".join(cell.name for cell in job.cells), job) for job in jobs], keep=False)
+        done = []
+        for cell in cells:
+            state = cell_state(self.experiment, cell, self.folder)
+            if state.complete:
+                done.append(cell.name)
+            elif cell.name not in self.failures:
+                asked = "; ".join(f"{request}: {reason}" for request, reason in state.failed)
+                self.failures[cell.name] = asked or "it was not finished"
+        return Outcome(tuple(cells), tuple(done), self.failures)
+
+    # -- which jobs --------------------------------------------------------------------------------------------------
+
+    def _cells_job(self, cells: Sequence[Cell]) -> CellsJob:
+        first = cells[0]
+        return CellsJob(
+            engine=EngineSpec.of(self.experiment, slots=first.slots, cleared=first.cleared),
+            part=self.experiment.workload(first.workload),
+            cells=tuple(cells),
+            max_nodes=self.experiment.max_nodes,
+            atlas=f"atlas-{first.workload}.npz" if atlas_needed(self.experiment) else None,
+            cost=f"calibration-{first.cache}.json" if weighs_cost(self.experiment) else None,
+            head=self.experiment.head,
+            settings={"seed": first.seed, "order": self.experiment.order},
+        )
+
+    def _atlas_jobs(self, jobs: Sequence[CellsJob]) -> list[tuple[str, Job]]:
+        """Atlases that are needed and not there; one that is there is checked where it is used."""
+        engine = EngineSpec.recording(self.experiment)
+        wanted: dict[str, WorkloadPart] = {job.atlas: job.part for job in jobs if job.atlas is not None}
+        questions = self.experiment.calibration.questions
+        if questions is not None and any(job.cost and not (self.folder / job.cost).exists() for job in jobs):
+            wanted[CALIBRATION_ATLAS] = questions
+        return [
+            (file, AtlasJob(engine, part, file)) for file, part in wanted.items() if not (self.folder / file).exists()
+        ]
+
+    def _fit_jobs(self, jobs: Sequence[CellsJob]) -> list[tuple[str, Job]]:
+        part = self.experiment.calibration
+        wanted = {job.cost: job.engine for job in jobs if job.cost and not (self.folder / job.cost).exists()}
+        if part.cost is not None:
+            data = Path(part.cost).read_bytes() if wanted else b""
+            for file in wanted:
+                replace_file(self.folder / file, data)  # a copy: the folder holds all that its runs rest on
+            return []
+        assert part.questions is not None
+        return [
+            (file, FitJob(engine, part.questions, part.protocol, self.experiment.max_nodes, self.experiment.seeds[0],
+                          CALIBRATION_ATLAS, file))
+            for file, engine in wanted.items()
+        ]  # fmt: skip
+
+    # -- doing them --------------------------------------------------------------------------------------------------
+
+    def _do(self, jobs: Iterable[tuple[str, Job]], *, keep: bool) -> None:
+        """Do jobs by name; `keep`: their results are files that later jobs need."""
+        ready = []
+        for name, job in jobs:
+            lacking = [file for file in _inputs(job) if not (self.folder / file).exists()]
+            if lacking:
+                why = "; ".join(f"{file} is missing: {self.failures.get(file, 'it was not made')}" for file in lacking)
+                self._failed(name, job, why)
+            else:
+                ready.append((name, job))
+        if self.executor is None:
+            for name, job in ready:
+                told = self.watcher.begin(name, _size(job, self.experiment))
+                try:
+                    self.bench.do(job, self.folder, told)
+                except Exception as error:
+                    self._failed(name, job, _reason(error))
+                self._ended(job)
+        else:
+            self._do_elsewhere(ready, self.executor)
+
+    def _do_elsewhere(self, jobs: Sequence[tuple[str, Job]], executor: Executor) -> None:
+        futures: dict[Future[dict[str, bytes]], tuple[str, Job, Told]] = {}
+        for name, job in jobs:
+            files = {file: (self.folder / file).read_bytes() for file in _inputs(job)}
+            told = self.watcher.begin(name, _size(job, self.experiment))
+            futures[executor.submit(do_away, job, files)] = name, job, told
+        try:
+            for future in as_completed(futures):
+                name, job, told = futures[future]
+                try:
+                    self.opened.store(future.result())
+                    told(_size(job, self.experiment))
+                except ExperimentError:
+                    raise  # this process's own disk
+                except (Exception, CancelledError) as error:  # whatever an executor makes of a lost worker, too
+                    self._failed(name, job, _reason(error))
+                self._ended(job)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _ended(self, job: Job) -> None:
+        for cell in _cells(job):
+            self.timetable.note(cell, cell_state(self.experiment, cell, self.folder))
+        self.watcher.end(self.timetable.total())
+
+    def _failed(self, name: str, job: Job, reason: str) -> None:
+        for what in [cell.name for cell in _cells(job)] or [name]:
+            self.failures[what] = reason
+            self.opened.note_failure(what, reason)
+        self.watcher.say(f"FAILED {name}: {reason}")
+
+
+def _inputs(job: Job) -> list[str]:
+    """Files of the experiment's folder that a job reads."""
+    if isinstance(job, AtlasJob):
+        return []
+    if isinstance(job, FitJob):
+        return [job.atlas]
+    return [file for file in (job.atlas, job.cost) if file is not None]
+
+
+def _cells(job: Job) -> tuple[Cell, ...]:
+    return job.cells if isinstance(job, CellsJob) else ()
+
+
+def _size(job: Job, experiment: Experiment) -> int:
+    """How much there is to be told of."""
+    if isinstance(job, FitJob):
+        return experiment.calibration.probes
+    if isinstance(job, AtlasJob):
+        return len(job.part.workload.questions)
+    return len(job.cells) * sum(len(question.turns) for question in job.part.workload.questions)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a job failed, in one line. The disk of this process ends the experiment: the next job would fail the same."""
+    if isinstance(error, RunError) and isinstance(error.__cause__, OSError):
+        raise ExperimentError(str(error)) from error
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+        return f"out of memory: {text}"
+    if isinstance(error, ValueError | OSError):
+        return text
+    calls = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(calls[-1].filename).name}, line {calls[-1].lineno})" if calls else ""
+    return f"{type(error).__name__}: {text}{place}"
