@@ -40,6 +40,31 @@ class ExpertCache:
         self.bitmap = 0
         self._free = list(range(self.slots - 1, -1, -1))
 
+    def contents(self) -> tuple[tuple[int, int], ...]:
+        """(expert, slot) of every resident expert, least recently used first: all that a later pass depends on."""
+        return tuple(self.slot_of.items())
+
+    def restore(self, contents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Take over what `contents` gave earlier; returns the (expert, slot) whose slot holds another expert now.
+
+        Raises ValueError for experts or slots that this cache does not have, or one of them twice.
+        """
+        experts, slots = {expert for expert, _ in contents}, {slot for _, slot in contents}
+        if (
+            len(experts) + len(slots) < 2 * len(contents)
+            or not experts <= set(range(self.experts))
+            or not slots <= set(range(self.slots))
+        ):
+            raise ValueError(
+                f"these are no contents of a cache with {self.slots} slots for {self.experts} experts; clear it instead"
+            )
+        other = [(expert, slot) for expert, slot in contents if self.slot_of.get(expert) != slot]
+        self.clear()
+        self.slot_of.update(contents)
+        self.bitmap = sum(1 << expert for expert in experts)
+        self._free = [slot for slot in self._free if slot not in slots]
+        return other
+
     def serve(self, uses: Sequence[int]) -> list[Wave]:
         """Plan a pass over `uses`, the experts in the order in which the rows use them (repeats allowed).
 

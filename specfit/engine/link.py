@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -102,33 +102,37 @@ class EmulatedLink:
 
 
 class CudaLink:
-    """Pinned host-to-device copies on two streams in turn, ordered against compute by events alone."""
+    """Pinned host-to-device copies on two streams in turn, ordered against compute by events alone.
+
+    `copy_order` replays what this class asks of streams and events and proves the order; see there.
+    """
 
     kind = "cuda"
     waited_ms = 0.0
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._streams = [torch.cuda.Stream(device) for _ in range(IN_FLIGHT)]
+    def __init__(self, device: torch.device, *, runtime: Any = torch.cuda) -> None:
+        """runtime: streams and events as `torch.cuda` has them."""
+        self._device, self._runtime = device, runtime
+        self._streams = [runtime.Stream(device) for _ in range(IN_FLIGHT)]
         self._issued = 0
-        self._pending: list[torch.cuda.Event] = []
+        self._pending: list[Any] = []  # events of copies that compute has not been told to wait for
 
     def fetch(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         # A slot may be overwritten only after its last reader; readers are on the compute stream, before this point.
-        readers = torch.cuda.current_stream(self._device).record_event()
+        readers = self._runtime.current_stream(self._device).record_event()
         for source, target in pairs:
             stream = self._streams[self._issued % IN_FLIGHT]
             self._issued += 1
             stream.wait_event(readers)
-            with torch.cuda.stream(stream):
+            with self._runtime.stream(stream):
                 target.copy_(source, non_blocking=True)
             self._pending.append(stream.record_event())
 
     def wait(self) -> None:
-        compute = torch.cuda.current_stream(self._device)
+        compute = self._runtime.current_stream(self._device)
         for event in self._pending:
             compute.wait_event(event)
         self._pending.clear()
 
     def describe(self) -> dict[str, object]:
-        return {"kind": self.kind, "device": torch.cuda.get_device_name(self._device), "in_flight": IN_FLIGHT}
+        return {"kind": self.kind, "device": self._runtime.get_device_name(self._device), "in_flight": IN_FLIGHT}

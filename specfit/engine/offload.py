@@ -1,36 +1,37 @@
 """The experts hook: slots, cache and link behind a Transformers experts module.
 
 Transformers dispatches every experts module through one registry of functions `(module, hidden, top_k_index,
-top_k_weights)`. We register one of our own. A layer's slots *are* the library's module with `num_experts = slots`, so
-after turning expert ids into slot ids the library's own kernel does the arithmetic, for every family.
+top_k_weights)`. We register one of our own. A layer's slots *are* the library's module with `num_experts = slots`, its
+parameters views of the slots, so whatever kernel computes on them serves every family.
 
-One accumulation order, whatever was resident: a pass in several steps computes each (token, expert) pair with weight 1,
-and only then weights and sums a token's experts in router order, which is what the kernel itself does in a pass of one
-step. All pairs of an expert run in one call, so the result is the resident model's bit for bit (for two slots and
-more; with a single slot the kernel takes another path, equal within float rounding). That is said of `grouped_mm`, the
-default. "eager" adds a token's experts in the order of their slots, so here its passes are always summed in router
-order; `batched_mm` rounds by how many pairs run at once and agrees within float rounding only.
+One accumulation order, whatever was resident: a kernel computes (token, expert) pairs, grouped by slot and unweighted;
+only then are a token's experts weighted and summed in router order. All pairs of an expert run in one call, so the
+result is the resident model's bit for bit with the default kernel (for two slots and more; with a single slot the
+matrix products take another path, equal within float rounding). `batched_mm` rounds by how many pairs run at once and
+agrees within float rounding only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
+from transformers.integrations.moe import ExpertsInterface
 
 from specfit.engine.expert_cache import ExpertCache, Wave
+from specfit.engine.experts_kernel import make_kernel, to_device
 from specfit.engine.link import Link
 from specfit.engine.skeleton import named_moe_modules
 from specfit.records import ForwardCounts
 from specfit.routes import Routes
 
 IMPLEMENTATION = "specfit_offload"
-Kernel = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
+Placed = Sequence[tuple[int, int]]  # experts with their slots
 
 
 class LayerSlots:
@@ -43,25 +44,24 @@ class LayerSlots:
         *,
         slots: int,
         link: Link,
-        kernel: Kernel,
-        sums_by_slot: bool,
+        kernel: str,
         overlap: bool,
         device: torch.device,
     ) -> None:
         """module: the library's experts module; its parameters become views of the slots.
         host_rows: one flat row of weights per expert, its parameters side by side in the module's order.
-        sums_by_slot: the kernel adds a token's experts in slot order, so it may only be given one pair at a time.
+        kernel: see `experts_kernel.make_kernel`.
         overlap: run the hits of a pass while its misses are on the way, for the price of one more kernel call.
         """
         self.cache = ExpertCache(slots=slots, experts=len(host_rows))
         self.uses: list[int] = []  # expert ids of the last pass, rows * top_k of them, in row order
         self.demand = self.misses = 0  # since `Offload.begin`
         self._module, self._rows, self._link = module, host_rows, link
-        self._kernel, self._sums_by_slot = kernel, sums_by_slot
         self._overlap, self._device = overlap, device
         memory = torch.zeros(slots, host_rows[0].numel(), dtype=host_rows[0].dtype, device=device)
         self._slot_rows = list(memory)
         _view_parameters(module, memory)
+        self._kernel = make_kernel(kernel, module)
 
     def __call__(self, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """hidden (rows, H), top_k_index and top_k_weights (rows, top_k) -> (rows, H)."""
@@ -72,50 +72,60 @@ class LayerSlots:
             self._link.wait()  # copies still on their way must not land after the next ones
             raise
 
+    def close(self) -> None:
+        """Unhook from the module; it cannot run afterwards."""
+        self._module.specfit_layer = None  # type: ignore[assignment]
+
+    def restore(self, contents: Sequence[tuple[int, int]]) -> None:
+        """Make slots and cache what they were when `cache.contents()` gave this; copies are not counted as misses."""
+        self._link.wait()
+        try:
+            for expert, slot in self.cache.restore(contents):
+                self._slot_rows[slot].copy_(self._rows[expert])
+        except BaseException:  # Ctrl-C among them: the cache names experts that were not copied
+            self.cache.clear()
+            raise
+
     def _pass(self, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         uses = self.uses = top_k_index.flatten().tolist()  # the layer's one device-to-host copy
         waves = self.cache.serve(uses)
         loaded = sum(len(wave.loads) for wave in waves)
         self.misses += loaded
         self.demand += loaded + len(waves[0].hits)
-        if len(waves) > 1 or self._sums_by_slot or (loaded and waves[0].hits and self._overlap):
-            return self._in_steps(waves, hidden, top_k_weights)
-        if loaded:
-            self._fetch(waves[0])
-            self._link.wait()
-        slot_of = self.cache.slot_of
-        slots = self._ids([slot_of[expert] for expert in uses]).view_as(top_k_index)
-        return self._kernel(self._module, hidden, slots, top_k_weights)
-
-    def _in_steps(self, waves: Sequence[Wave], hidden: Tensor, weights: Tensor) -> Tensor:
-        rows, top_k = weights.shape
-        pairs_of: dict[int, list[int]] = {}
-        for pair, expert in enumerate(self.uses):
+        pairs_of: dict[int, list[int]] = {}  # expert -> its (row, rank) pairs, numbered row by row
+        for pair, expert in enumerate(uses):
             pairs_of.setdefault(expert, []).append(pair)
-        out = hidden.new_empty(rows * top_k, hidden.shape[-1])
-
-        def run(placed: Sequence[tuple[int, int]]) -> None:
-            pairs = self._ids([pair for expert, _ in placed for pair in pairs_of[expert]])
-            slots = self._ids([slot for expert, slot in placed for _ in pairs_of[expert]])
-            once = weights.new_ones(len(pairs), 1)
-            out[pairs] = self._kernel(self._module, hidden[pairs // top_k], slots.unsqueeze(1), once)
-
-        for wave in waves:
-            if wave.loads:
-                self._fetch(wave)
-            if wave.hits:
-                run(wave.hits)
-            if wave.loads:
+        steps = list(self._steps(waves))
+        order = [pair for _, run in steps for expert, _ in run for pair in pairs_of[expert]]
+        place = [0] * len(order)  # of every pair in `order`
+        for at, pair in enumerate(order):
+            place[pair] = at
+        rows, top_k = top_k_weights.shape
+        index = to_device([pair // top_k for pair in order] + place, torch.int64, self._device)
+        inputs = hidden.index_select(0, index[: len(order)])
+        outputs: list[Tensor] = []
+        done = 0
+        for loads, run in steps:
+            if loads:
+                self._link.fetch([(self._rows[expert], self._slot_rows[slot]) for expert, slot in loads])
+            else:
                 self._link.wait()
-                run(wave.loads)
-        weighted = out * weights.reshape(-1, 1)
+            if run:
+                counts = [len(pairs_of[expert]) for expert, _ in run]
+                part = inputs[done : done + sum(counts)]
+                outputs.append(self._kernel(part, [slot for _, slot in run], counts))
+                done += len(part)
+        computed = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        weighted = computed.index_select(0, index[len(order) :]) * top_k_weights.reshape(-1, 1)
         return weighted.view(rows, top_k, -1).sum(dim=1).to(hidden.dtype)
 
-    def _fetch(self, wave: Wave) -> None:
-        self._link.fetch([(self._rows[expert], self._slot_rows[slot]) for expert, slot in wave.loads])
-
-    def _ids(self, values: list[int]) -> Tensor:
-        return torch.tensor(values).to(self._device, non_blocking=True)
+    def _steps(self, waves: Sequence[Wave]) -> Iterator[tuple[Placed, Placed]]:
+        """What to do in turn: start these copies, or wait if there are none; then run these experts, in slot order."""
+        for wave in waves:
+            early = wave.hits if wave.loads and self._overlap else ()  # these run while the misses are on their way
+            if wave.loads:
+                yield wave.loads, sorted(early, key=_slot)
+            yield (), sorted((*wave.loads, *(() if early else wave.hits)), key=_slot)
 
 
 class Offload:
@@ -139,7 +149,6 @@ class Offload:
         """
         self.link, self.cleared = link, cleared
         self.experts = max(len(rows) for rows in host)
-        function = _kernel(kernel)
         modules = [module for _, module in named_moe_modules(model)]
         self.layers = [
             LayerSlots(
@@ -147,8 +156,7 @@ class Offload:
                 rows,
                 slots=min(slots, len(rows)),
                 link=link,
-                kernel=function,
-                sums_by_slot=kernel == "eager",
+                kernel=kernel,
                 overlap=overlap,
                 device=device,
             )
@@ -190,10 +198,35 @@ class Offload:
                 bitmaps[pair // top_k] |= 1 << shift + expert
         return Routes(bitmaps[0], tuple(bitmaps[1:]), len(self.layers), self.experts)
 
+    def row_routes(self, row: int, rows: int) -> int:
+        """Bitmap of one row of the last forward, which had `rows` of them."""
+        bitmap = 0
+        for number, layer in enumerate(self.layers):
+            top_k = len(layer.uses) // rows
+            for expert in layer.uses[row * top_k : (row + 1) * top_k]:
+                bitmap |= 1 << number * self.experts + expert
+        return bitmap
+
+    def close(self) -> None:
+        """Let go of the model's modules, which hold this: slots and rows are then freed at once, not by a later gc."""
+        for layer in self.layers:
+            layer.close()
+
     def clear(self) -> None:
         """Empty every cache."""
         for layer in self.layers:
             layer.cache.clear()
+
+    def contents(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """What every layer's cache holds, for `restore`."""
+        return tuple(layer.cache.contents() for layer in self.layers)
+
+    def restore(self, contents: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Bring back what the caches held when `contents` gave this; outside every timer, and no copy is counted."""
+        if len(contents) != len(self.layers):
+            raise ValueError(f"these are the contents of {len(contents)} caches; this model has {len(self.layers)}")
+        for layer, held in zip(self.layers, contents, strict=True):
+            layer.restore(held)
 
 
 def expert_parameters(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
@@ -212,13 +245,7 @@ def _view_parameters(module: nn.Module, memory: Tensor) -> None:
     module.num_experts = len(memory)  # type: ignore[assignment]
 
 
-def _kernel(name: str) -> Kernel:
-    """A function of the library's registry, or "eager": each module's own forward, undecorated."""
-    if name == "eager":
-        return lambda module, *args: type(module).forward.__wrapped__(module, *args)
-    if name not in ALL_EXPERTS_FUNCTIONS:
-        raise ValueError(f"kernel {name!r} is unknown; choose eager or one of {sorted(ALL_EXPERTS_FUNCTIONS)}")
-    return ALL_EXPERTS_FUNCTIONS[name]
+_slot = itemgetter(1)
 
 
 def _offloaded_forward(module: nn.Module, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Qwen3MoeForCausalLM
 
 from specfit.engine.checkpoint_files import open_checkpoint
+from specfit.engine.checkpoint_names import name_table
 from specfit.engine.host_experts import load_host_experts
 from specfit.engine.link import InstantLink
 from specfit.engine.offload import Offload
@@ -21,7 +22,7 @@ from tests.models import tiny_target
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
-KERNELS = ("grouped_mm", "batched_mm", "eager")
+KERNELS = ("host_grouped", "grouped_mm", "batched_mm", "eager")
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +54,14 @@ class Counting(InstantLink):
 
 
 def offloaded(
-    folder: Path, *, slots: int, link: InstantLink | None = None, cleared=False, overlap=False, kernel="grouped_mm"
+    folder: Path, *, slots: int, link: InstantLink | None = None, cleared=False, overlap=False, kernel="host_grouped"
 ) -> tuple[Qwen3MoeForCausalLM, Offload]:
     with open_checkpoint(folder) as checkpoint:
         model = build_skeleton(checkpoint, dtype=torch.float32, attention="sdpa")
-        fill_skeleton(model, checkpoint, dtype=torch.float32, device=CPU)
-        host = load_host_experts(checkpoint, named_moe_modules(model), dtype=torch.float32, pin=False)
+        names = name_table(checkpoint, model)
+        fill_skeleton(model, checkpoint, names, dtype=torch.float32, device=CPU)
+        modules = named_moe_modules(model)
+        host = load_host_experts(checkpoint, model, modules, names, dtype=torch.float32, pin=False).rows
     offload = Offload(
         model,
         host,
@@ -117,16 +120,16 @@ def test_logits_are_the_resident_models(folders: dict[int, Path], slots: int, to
 def test_every_kernel_gives_what_the_librarys_does(
     folders: dict[int, Path], kernel: str, slots: int, top_k: int, cleared: bool
 ) -> None:
-    expected = expected_logits(folders[top_k], kernel)
+    expected = expected_logits(folders[top_k], "grouped_mm" if kernel == "host_grouped" else kernel)
     model, offload = offloaded(folders[top_k], slots=slots, kernel=kernel, overlap=True, cleared=cleared)
     for here, there in zip(logits(model, offload), expected, strict=True):
-        if kernel == "grouped_mm":
+        if kernel in ("host_grouped", "grouped_mm"):
             assert torch.equal(here, there)
         else:  # eager adds a token's experts in the order of their ids, batched_mm rounds by the number of pairs
             assert torch.allclose(here, there, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", ["grouped_mm", "eager"])
+@pytest.mark.parametrize("kernel", ["host_grouped", "grouped_mm", "eager"])
 def test_what_was_resident_cannot_change_a_result(folders: dict[int, Path], kernel: str) -> None:
     model, offload = offloaded(folders[3], slots=5, kernel=kernel)
     first = logits(model, offload)
@@ -178,8 +181,8 @@ def test_hits_run_while_misses_are_on_their_way(folders: dict[int, Path]) -> Non
     for overlap in (False, True):
         link = Counting()
         model, offload = offloaded(folders[2], slots=8, link=link, overlap=overlap)
-        kernel = offload.layers[0]._kernel
         for layer in offload.layers:
+            kernel = layer._kernel
             layer._kernel = lambda *args, link=link, kernel=kernel: (link.events.append("run"), kernel(*args))[1]
         with torch.inference_mode():
             model(input_ids=torch.tensor([[5]]), use_cache=False)  # leaves two experts a layer
@@ -238,5 +241,5 @@ def test_an_interrupted_pass_leaves_no_slot_to_be_trusted(folders: dict[int, Pat
 
 
 def test_an_unknown_kernel_names_the_known_ones(folders: dict[int, Path]) -> None:
-    with pytest.raises(ValueError, match=r"kernel 'fast' is unknown; choose eager or one of .*'grouped_mm'"):
+    with pytest.raises(ValueError, match=r"kernel 'fast' is unknown; choose one of .*'grouped_mm'"):
         offloaded(folders[2], slots=2, kernel="fast")
