@@ -6,21 +6,31 @@ Opening reads only the files' headers, so a torn download is reported before any
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-DTYPE_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
-DTYPE_BYTES |= {"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
-LAYER = re.compile(r"^(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
+DTYPES = {  # as safetensors spells them
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+BESIDE_WEIGHTS = ["*.json", "*.jinja", "*.txt", "*.model"]  # configs, the tokenizer, the chat template
+OTHER_COPIES = ["*/*", "consolidated*"]  # the same weights in another form
 
 
 class CheckpointError(ValueError):
@@ -32,6 +42,7 @@ class TensorEntry:
     """Where one tensor lies."""
 
     file: Path
+    start: int  # byte of the file
     shape: tuple[int, ...]
     dtype: str  # as safetensors spells it: "BF16", "F8_E4M3", "I64", ...
 
@@ -45,24 +56,22 @@ class Checkpoint:
         self.tensors = MappingProxyType(dict(tensors))  # name -> TensorEntry
         self._open_files: dict[Path, Any] = {}
 
-    @cached_property
-    def names_by_layer(self) -> dict[int, list[str]]:
-        """Tensor names under each decoder layer; an extra prediction module (mtp.layers.0...) is not one."""
-        grouped: dict[int, list[str]] = {}
-        for name in self.tensors:
-            if match := LAYER.match(name):
-                grouped.setdefault(int(match[1]), []).append(name)
-        return grouped
-
     def read_tensor(self, name: str) -> Tensor:
-        """One tensor on the CPU, in the dtype it is stored in."""
-        return self._read(name, lambda file: file.get_tensor(name))
+        """One tensor on the CPU, in the dtype it is stored in and in memory of its own."""
+        entry = self._entry(name)
+        return self._read(name, entry.start, entry.shape)
 
     def read_part(self, name: str, index: int) -> Tensor:
         """Entry `index` of a tensor's first dimension, without reading the others."""
-        return self._read(name, lambda file: file.get_slice(name)[index])
+        entry = self._entry(name)
+        if not 0 <= index < entry.shape[0]:
+            raise ValueError(f"{name} has entries 0 to {entry.shape[0] - 1}; got {index}")
+        size = math.prod(entry.shape[1:]) * DTYPES[entry.dtype].itemsize
+        return self._read(name, entry.start + index * size, entry.shape[1:])
 
     def close(self) -> None:
+        for file in self._open_files.values():
+            file.close()
         self._open_files.clear()
 
     def __enter__(self) -> Self:
@@ -71,16 +80,35 @@ class Checkpoint:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read(self, name: str, read: Callable[[Any], Tensor]) -> Tensor:
+    def _entry(self, name: str) -> TensorEntry:
         if name not in self.tensors:
             raise CheckpointError(f"{self.folder} holds no tensor named {name}; it holds {some(self.tensors)}")
-        path = self.tensors[name].file
+        entry = self.tensors[name]
+        if entry.dtype not in DTYPES:
+            raise CheckpointError(
+                f"{name} is stored as {entry.dtype}, which specfit does not read; convert the weights"
+            )
+        return entry
+
+    def _read(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
+        """Plain reads, not a memory map: its pages would count as this process's memory, a second copy of the file."""
+        entry = self.tensors[name]
+        dtype = DTYPES[entry.dtype]
+        raw = torch.empty(math.prod(shape) * dtype.itemsize, dtype=torch.uint8)
         try:
-            if path not in self._open_files:
-                self._open_files[path] = safe_open(path, framework="pt", device="cpu")
-            return read(self._open_files[path])
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{name} cannot be read from {path}: {error}; fetch that file again") from error
+            if entry.file not in self._open_files:
+                self._open_files[entry.file] = entry.file.open("rb", buffering=0)
+            file = self._open_files[entry.file]
+            file.seek(start)
+            room = memoryview(raw.numpy().data)
+            while len(room):
+                count = file.readinto(room)
+                if not count:
+                    raise CheckpointError(f"{entry.file} ends inside {name}; fetch that file again")
+                room = room[count:]
+        except OSError as error:
+            raise CheckpointError(f"{name} cannot be read from {entry.file}: {error}; fetch that file again") from error
+        return raw.view(dtype).reshape(shape)
 
 
 def open_checkpoint(path_or_id: str | Path, *, local_files_only: bool = False) -> Checkpoint:
@@ -105,8 +133,19 @@ def open_checkpoint(path_or_id: str | Path, *, local_files_only: bool = False) -
     )
 
 
+def open_config(path_or_id: str | Path, *, local_files_only: bool = False) -> Checkpoint:
+    """config.json alone, as a checkpoint without tensors; of a hub id nothing else is fetched."""
+    folder = _folder(path_or_id, [["config.json"]], local_files_only=local_files_only)
+    return Checkpoint(folder, read_config(folder), {})
+
+
 def checkpoint_folder(path_or_id: str | Path, *, local_files_only: bool = False) -> Path:
     """The folder itself, or the local snapshot of a hub id such as "org/model"."""
+    weights = (["*.safetensors"], ["*.bin"])  # the second only where the first leaves no weights
+    return _folder(path_or_id, [[*BESIDE_WEIGHTS, *kind] for kind in weights], local_files_only=local_files_only)
+
+
+def _folder(path_or_id: str | Path, patterns: Sequence[list[str]], *, local_files_only: bool) -> Path:
     path = Path(path_or_id).expanduser()
     if path.is_dir():
         return path
@@ -116,14 +155,22 @@ def checkpoint_folder(path_or_id: str | Path, *, local_files_only: bool = False)
     if isinstance(path_or_id, Path) or path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise CheckpointError(f"{name} is not a folder here, and a hub id looks like org/model; check the path")
     from huggingface_hub import snapshot_download  # only now: a folder needs no network library
+    from huggingface_hub.errors import GatedRepoError
 
     try:
-        kinds = ["*.json", "*.safetensors"]
-        folder = Path(snapshot_download(name, allow_patterns=kinds, local_files_only=local_files_only))
-        if not any(folder.glob("*.safetensors*")):
-            kinds = ["*.json", "*.bin"]
-            folder = Path(snapshot_download(name, allow_patterns=kinds, local_files_only=local_files_only))
-    except (OSError, ValueError) as error:  # what the hub raises when offline, unknown, gated or cut off
+        for wanted in patterns:
+            folder = Path(
+                snapshot_download(
+                    name, allow_patterns=wanted, ignore_patterns=OTHER_COPIES, local_files_only=local_files_only
+                )
+            )
+            if any(folder.glob("*.safetensors*")):
+                break
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"{name} is gated: accept its terms on the hub and log in (hf auth login), or give a folder that holds it"
+        ) from error
+    except (OSError, ValueError) as error:  # what the hub raises when offline, unknown or cut off
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"{name} is not a folder here and could not be fetched from the hub ({reason}); "
@@ -162,8 +209,11 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         try:
             header = json.loads(file.read(length))
             header.pop("__metadata__", None)
-            entries = {name: TensorEntry(path, tuple(value["shape"]), value["dtype"]) for name, value in header.items()}
             ends = {name: value["data_offsets"] for name, value in header.items()}
+            entries = {
+                name: TensorEntry(path, 8 + length + int(ends[name][0]), tuple(value["shape"]), value["dtype"])
+                for name, value in header.items()
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} is not a safetensors file (unreadable header); fetch it again") from error
     promised = 8 + length + max((end for _, end in ends.values()), default=0)
@@ -171,7 +221,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         raise CheckpointError(f"{path} is cut off: {size} bytes of {promised}; fetch it again")
     for name, entry in entries.items():
         begin, end = ends[name]
-        if entry.dtype in DTYPE_BYTES and end - begin != math.prod(entry.shape) * DTYPE_BYTES[entry.dtype]:
+        if entry.dtype in DTYPES and end - begin != math.prod(entry.shape) * DTYPES[entry.dtype].itemsize:
             raise CheckpointError(
                 f"{name} in {path} has {end - begin} bytes, which is not its shape {entry.shape} in {entry.dtype}; "
                 "the file is damaged, fetch it again"
@@ -231,6 +281,14 @@ def read_all(path_or_id: str | Path, *, local_files_only: bool = False) -> tuple
             raise CheckpointError(f"{path} is not a plain table of tensors; convert it to safetensors")
         tensors |= part
     return folder, read_config(folder), tensors
+
+
+def weight_bytes(folder: Path, itemsize: int) -> int:
+    """Memory of all tensors in a dtype of `itemsize` bytes, by their headers; 0 without safetensors."""
+    if not any(folder.glob("*.safetensors")):
+        return 0
+    with open_checkpoint(folder) as checkpoint:
+        return sum(math.prod(entry.shape) for entry in checkpoint.tensors.values()) * itemsize
 
 
 def refuse_quantized(config: Mapping, *, what: str) -> None:

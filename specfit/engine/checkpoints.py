@@ -1,7 +1,7 @@
 """Reads an EAGLE-3 drafter from any published layout, and says which rule it followed for every open question.
 
 The path is short: read all tensors, give them one set of names, plan the head from config.json and the shapes, check
-every tensor, build. The target's side (`open_checkpoint`, `read_moe_shape`, `expert_tensors`) is re-exported here.
+every tensor, build. The target's side (`open_checkpoint`, `read_moe_shape`) is re-exported here.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from specfit.engine.draft_vocabulary import DraftVocabulary, read_vocabulary
 from specfit.engine.drafter_config import HeadPlan, Overrides, plan_head
 from specfit.engine.drafter_weights import StoredTensors, check_weights, empty_head, sort_tensors
 from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
-from specfit.engine.expert_tensors import ExpertTensors, expert_tensors, ignored_tensors
 from specfit.engine.moe_shape import MoeShape, read_moe_shape
 from specfit.engine.target_facts import TargetFacts, read_target_facts
 
@@ -32,13 +31,10 @@ __all__ = [
     "DraftVocabulary",
     "Eagle3Config",
     "Eagle3Head",
-    "ExpertTensors",
     "LoadReport",
     "MoeShape",
     "TargetFacts",
     "TensorEntry",
-    "expert_tensors",
-    "ignored_tensors",
     "open_checkpoint",
     "read_drafter",
     "read_moe_shape",
@@ -184,10 +180,9 @@ def _fill(
 ) -> None:
     """Give an empty head its tensors, and make it ready for inference.
 
-    The file's tensors are copied out of its memory map: a later overwrite of the file must not reach the head, and
-    products round differently on unaligned memory. Borrowed ones stay shared where dtype and device allow.
+    Borrowed tensors stay shared where dtype and device allow.
     """
-    placed = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in own.items()}
+    placed = {name: weight.to(device=device, dtype=dtype) for name, weight in own.items()}
     for name, weight in borrowed.items():
         tied = next((placed[other] for other, source in own.items() if source is weight), None)
         placed[name] = tied if tied is not None else weight.to(device=device, dtype=dtype)

@@ -12,6 +12,7 @@ from specfit.engine.target_facts import text_part, whole
 
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+EXPERTS, TOP_K = "the number of experts", "experts per token"
 FIRST_DENSE = {"deepseek_v3": 3, "glm4_moe": 1}  # what these families take `first_k_dense_replace` to be if left out
 
 
@@ -33,8 +34,8 @@ def read_moe_shape(config: Mapping) -> MoeShape:
     refuse_quantized(config, what="the target")
     text = text_part(config)
     layers = whole(text, "num_hidden_layers", what="the target")
-    experts = _per_layer(text, EXPERT_KEYS, layers, meaning="the number of experts")
-    top_k = _per_layer(text, TOP_K_KEYS, layers, meaning="experts per token")
+    experts = _per_layer(text, EXPERT_KEYS, layers, meaning=EXPERTS)
+    top_k = _per_layer(text, TOP_K_KEYS, layers, meaning=TOP_K)
     sparse = sparse_layers(text, layers)
     for layer in sparse:
         if not min(1, experts[layer]) <= top_k[layer] <= experts[layer]:
@@ -45,6 +46,13 @@ def read_moe_shape(config: Mapping) -> MoeShape:
         experts=tuple(experts[layer] if layer in sparse else 0 for layer in range(layers)),
         top_k=tuple(top_k[layer] if layer in sparse else 0 for layer in range(layers)),
     )
+
+
+def refuse_contradictions(config: Mapping) -> None:
+    """CheckpointError for two spellings of one fact that disagree; the library would follow one of them silently."""
+    text = text_part(config)
+    _stated(text, EXPERT_KEYS, meaning=EXPERTS)
+    _stated(text, TOP_K_KEYS, meaning=TOP_K)
 
 
 def sparse_layers(text: Mapping, layers: int) -> set[int]:
@@ -80,17 +88,22 @@ def sparse_layers(text: Mapping, layers: int) -> set[int]:
     return sparse
 
 
+def _stated(text: Mapping, keys: tuple[str, ...], *, meaning: str) -> dict:
+    stated = {key: text[key] for key in keys if text.get(key) is not None}
+    if len({str(value) for value in stated.values()}) > 1:
+        pairs = ", ".join(f"{key}: {value}" for key, value in stated.items())
+        raise CheckpointError(f"config.json contradicts itself about {meaning}: {pairs}; keep the right one")
+    return stated
+
+
 def _per_layer(text: Mapping, keys: tuple[str, ...], layers: int, *, meaning: str) -> list[int]:
     """One number for each layer from whichever key states it, as a number or as a list with one entry a layer."""
-    stated = {key: text[key] for key in keys if text.get(key) is not None}
+    stated = _stated(text, keys, meaning=meaning)
     if not stated:
         raise CheckpointError(
             f"config.json does not say {meaning} (looked for {', '.join(keys)}); "
             "specfit needs a mixture-of-experts target"
         )
-    if len({str(value) for value in stated.values()}) > 1:
-        pairs = ", ".join(f"{key}: {value}" for key, value in stated.items())
-        raise CheckpointError(f"config.json contradicts itself about {meaning}: {pairs}; keep the right one")
     key, value = next(iter(stated.items()))
     if not isinstance(value, (list, tuple)):
         return [whole(text, key, what="the target")] * layers

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, refuse_quantized, some
+from specfit.engine.checkpoint_names import NameTable, check_finite
+from specfit.engine.layer_kinds import refuse_stateful
+from specfit.engine.moe_shape import refuse_contradictions
+
+ATTENTION = ("sdpa", "eager")  # what takes the mask of a tree; other implementations silently do not
 
 
-def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """The library's model with every parameter on the meta device. Raises CheckpointError for a quantized one."""
+def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str | None) -> PreTrainedModel:
+    """The library's model with every parameter on the meta device.
+
+    attention: "sdpa" or "eager"; None for sdpa where the family has it.
+    Raises CheckpointError for a quantized model, one that transformers does not know, one without sdpa that was asked
+    for it, and one that cannot verify a tree; ValueError for an attention that takes no mask of a tree.
+    """
+    if attention not in (None, *ATTENTION):
+        raise ValueError(f"attention {attention!r} cannot take the mask of a tree; choose sdpa or eager")
     refuse_quantized(checkpoint.config, what="the target")
-    config = AutoConfig.from_pretrained(checkpoint.folder)
-    _refuse_windows(config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    refuse_contradictions(checkpoint.config)
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+        family = config.model_type
+        if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise CheckpointError(
+                f"transformers has no causal language model of type {family}; specfit runs those only"
+            )
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        if attention == "sdpa" and not kind._supports_sdpa:
+            raise CheckpointError(f"{family} has no sdpa attention in transformers; leave attention out, or say eager")
+        attention = attention or ("sdpa" if kind._supports_sdpa else "eager")
+        refuse_stateful(kind, config)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the library raises whatever a config it cannot use leads it to
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(
+            f"transformers cannot build a language model from {checkpoint.folder}/config.json: {reason}"
+        ) from error
     return model.eval().requires_grad_(False)
+
+
+def choose_dtype(asked: torch.dtype | str | None, config: dict[str, Any], device: torch.device) -> torch.dtype:
+    """The asked dtype, or by default float32 on a CPU and what the checkpoint is stored in elsewhere."""
+    if asked is None:
+        stored = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+        asked = torch.float32 if device.type == "cpu" else stored
+    found = asked if isinstance(asked, torch.dtype) else getattr(torch, asked.removeprefix("torch."), None)
+    if found not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"dtype {asked!r} is none of float32, bfloat16 and float16")
+    return found
 
 
 def named_moe_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
@@ -28,82 +70,83 @@ def named_moe_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
     """
     found = [(name, module) for name, module in model.named_modules() if hasattr(module, "_is_expert_parallel")]
     if not found:
-        family = model.config.model_type
         raise CheckpointError(
-            f"{family} has no experts module that transformers can dispatch; specfit offloads MoE models"
+            f"{model.config.model_type} has no experts module that transformers can dispatch: it is dense, or its "
+            "family lacks the library's experts hook; specfit offloads MoE models"
         )
     return found
 
 
-def fill_skeleton(model: PreTrainedModel, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Load all that is not an expert onto `device`, tie what the config ties, and rebuild buffers.
+def fill_skeleton(
+    model: PreTrainedModel, checkpoint: Checkpoint, names: NameTable, *, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Load all that is not an expert onto `device`, tie what the config ties, and rebuild buffers that no file holds.
 
     Raises CheckpointError for a missing or misshapen tensor or NaN weights; each message names the tensor.
     """
     experts = tuple(f"{name}." for name, _ in named_moe_modules(model))
-    wanted = {name: p for name, p in model.named_parameters(remove_duplicate=False) if not name.startswith(experts)}
-    tied = bool(model.config.tie_word_embeddings)
-    head = _head_name(model)
-    for name, parameter in wanted.items():
-        if tied and name == head:
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(experts)}
+    fp32 = _kept_in_float32(model, dtype)
+    found: set[str] = set()
+    for stored in names.stored.values():
+        if stored.parameter not in wanted:
             continue
-        if name not in checkpoint.tensors:
-            raise CheckpointError(
-                f"the checkpoint has no tensor {name}, so it is of another model; "
-                f"it holds {some(sorted(checkpoint.tensors))}"
-            )
-        values = checkpoint.read_tensor(name)
-        if values.shape != parameter.shape:
-            raise CheckpointError(f"{name} has shape {tuple(values.shape)}; the config says {tuple(parameter.shape)}")
-        if not torch.isfinite(values).all():
-            raise CheckpointError(f"{name} holds NaN or infinite weights; fetch its file again")
-        _assign(model, name, nn.Parameter(values.to(device, dtype), requires_grad=False))
-    for name in checkpoint.tensors:
-        if name not in wanted and not name.startswith((*experts, "mtp.")) and not _beyond_last_layer(name, model):
-            raise CheckpointError(f"the checkpoint holds {name}, which a {model.config.model_type} does not have")
-    if tied:
-        _assign(model, head, model.get_input_embeddings().weight)
-    _rebuild_buffers(model, device)
-    left = [name for name, p in model.named_parameters() if p.is_meta and not name.startswith(experts)]
-    assert not left, f"parameters still without memory: {left}"
-
-
-def _refuse_windows(config: Any) -> None:
-    """A tree mask lets every row see the whole prefix, which is wrong for a layer with a shorter view or a state."""
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if kinds or window:
-        found = f"layers of type {', '.join(sorted(kinds))}" if kinds else f"a sliding window of {window} tokens"
+        for name, values in stored.read(checkpoint, model).items():
+            empty = wanted[name]
+            if values.shape != empty.shape:
+                raise CheckpointError(f"{name} has shape {tuple(values.shape)}; the config says {tuple(empty.shape)}")
+            check_finite(name, values)
+            placed = values.to(device, torch.float32 if fp32(name) else empty.dtype)
+            _assign(model, name, placed)
+            found.add(name)
+    missing = set(wanted) - found
+    model.tie_weights(missing_keys=missing, recompute_mapping=True)
+    if missing:
         raise CheckpointError(
-            f"{config.model_type} has {found}; specfit verifies trees with full attention in every layer only"
+            f"the checkpoint has no tensor {min(missing)}, so it is of another model; "
+            f"it holds {some(sorted(checkpoint.tensors))}"
         )
+    rebuild_buffers(model, device)
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    left = [name for name, tensor in tensors if tensor.is_meta and not name.startswith(experts)]
+    assert not left, f"tensors still without memory: {left}"
 
 
-def _head_name(model: PreTrainedModel) -> str:
-    head = model.get_output_embeddings()
-    return next(f"{name}.weight" for name, module in model.named_modules() if module is head)
+def _kept_in_float32(model: PreTrainedModel, dtype: torch.dtype) -> Any:
+    """Whether a name is among those that the family keeps in float32 whatever the dtype, such as router biases."""
+    patterns = [pattern.replace("*", ".*") for pattern in model._get_dtype_plan(dtype)]
+    joined = re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+    return lambda name: joined is not None and joined.search(name) is not None
 
 
-def _beyond_last_layer(name: str, model: PreTrainedModel) -> bool:
-    """Whether a tensor belongs to a layer past the last, where some families keep a multi-token-prediction head."""
-    parts = name.split(".layers.")
-    number = parts[1].split(".")[0] if len(parts) > 1 else ""
-    return number.isdigit() and int(number) >= model.config.num_hidden_layers
-
-
-def _assign(model: PreTrainedModel, name: str, value: nn.Parameter | Tensor) -> None:
+def _assign(model: PreTrainedModel, name: str, value: Tensor) -> None:
     owner, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(owner), leaf, value)
+    module = model.get_submodule(owner)
+    if leaf in module._buffers:
+        module._buffers[leaf] = value
+    else:
+        setattr(module, leaf, nn.Parameter(value, requires_grad=False))
 
 
-def _rebuild_buffers(model: PreTrainedModel, device: torch.device) -> None:
-    """Buffers that no file holds, such as rotary frequencies: make their module anew on the device."""
-    for name, module in list(model.named_modules()):
-        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
-            try:
-                fresh = type(module)(config=model.config)
-            except TypeError as error:
+def rebuild_buffers(model: PreTrainedModel, device: torch.device) -> None:
+    """Buffers that no file holds, such as rotary frequencies: the family's own initialisation computes them.
+
+    They start as NaN, so one that it leaves alone cannot go unnoticed.
+    """
+    for name, module in model.named_modules():
+        buffers = {key: buffer for key, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        if not buffers:
+            continue
+        for parameter in module.parameters(recurse=False):
+            parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # the library's own mark: leave alone
+        for key, buffer in buffers.items():
+            empty = torch.empty_like(buffer, device=device)
+            module._buffers[key] = empty.fill_(float("nan")) if empty.is_floating_point() else empty
+        with torch.no_grad():
+            model._init_weights(module)
+        for key in buffers:
+            values = getattr(module, key)
+            if not values.is_floating_point() or torch.isnan(values).any():
                 raise CheckpointError(
-                    f"buffers of {name} ({type(module).__name__}) cannot be rebuilt: {error}"
-                ) from error
-            _assign(model, name, fresh.to(device))
+                    f"{model.config.model_type} computes {name}.{key} in a way that specfit cannot repeat"
+                )

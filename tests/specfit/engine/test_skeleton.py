@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from specfit.engine.checkpoint_files import CheckpointError, open_checkpoint
+from specfit.engine.checkpoint_names import name_table
 from specfit.engine.engine import Engine, load_engine
 from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
 from tests.models import tiny_target
@@ -108,14 +109,14 @@ EXPERT = "model.layers.1.mlp.experts.2"
         (drop("model.norm.weight"), "has no tensor model.norm.weight"),
         (drop("lm_head.weight"), "has no tensor lm_head.weight"),
         (drop("model.layers.1.mlp.gate.weight"), "has no tensor model.layers.1.mlp.gate.weight"),
-        (drop(f"{EXPERT}.up_proj.weight"), "layer 1, expert 2 lacks its up projection"),
+        (drop(f"{EXPERT}.up_proj.weight"), r"model.layers.1.mlp.experts.2.up_proj.weight is missing"),
         (
             put("model.layers.0.self_attn.q_proj.bias", torch.zeros(32)),
             "holds model.layers.0.self_attn.q_proj.bias, which",
         ),
         (put("surprise", torch.zeros(3)), "holds surprise, which a qwen3_moe does not have"),
         (put("model.norm.weight", torch.zeros(31)), r"model.norm.weight has shape \(31,\); the config says \(32,\)"),
-        (put(f"{EXPERT}.up_proj.weight", torch.zeros(15, 32)), r"layer 1.*\(15, 32\)"),
+        (put(f"{EXPERT}.up_proj.weight", torch.zeros(15, 32)), r"gate_up_proj of expert 2.*\(31, 32\)"),
         (spoil("model.layers.0.input_layernorm.weight", float("nan")), "input_layernorm.weight holds NaN or infinite"),
         (spoil("model.embed_tokens.weight", float("inf")), "model.embed_tokens.weight holds NaN or infinite"),
         (spoil(f"{EXPERT}.down_proj.weight", float("nan")), "expert 2 of model.layers.1.mlp.experts holds NaN"),
@@ -139,7 +140,7 @@ def test_more_experts_than_the_config_says(tmp_path: Path) -> None:
                 tensors[name.format(4)] = tensors[name.format(0)].clone()
 
     changed(tmp_path, grow)
-    with pytest.raises(CheckpointError, match="layer 0 holds 5 experts, config.json says 4"):
+    with pytest.raises(CheckpointError, match=r"model.layers.0.mlp.experts holds 5 experts, config.json says 4"):
         load(tmp_path)
 
 
@@ -183,7 +184,8 @@ def test_experts_never_leave_the_meta_device(tmp_path: Path) -> None:
     with open_checkpoint(tmp_path) as checkpoint:
         model = build_skeleton(checkpoint, dtype=torch.float32, attention="sdpa")
         assert all(parameter.is_meta for parameter in model.parameters())
-        fill_skeleton(model, checkpoint, dtype=torch.float32, device=torch.device("cpu"))
+        names = name_table(checkpoint, model)
+        fill_skeleton(model, checkpoint, names, dtype=torch.float32, device=torch.device("cpu"))
     for _, module in named_moe_modules(model):
         assert all(parameter.is_meta for parameter in module.parameters())
 
@@ -191,5 +193,5 @@ def test_experts_never_leave_the_meta_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slots", [0, 5, -1, 2.0])
 def test_slots_outside_the_layer(tmp_path: Path, slots: object) -> None:
     saved(tmp_path)
-    with pytest.raises(ValueError, match=f"between 1 and the target's 4 experts; got {slots}"):
+    with pytest.raises(ValueError, match=f"between 1 and the target's 4 experts, or a share such as 0.5; got {slots}"):
         load(tmp_path, slots_per_layer=slots)

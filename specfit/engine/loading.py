@@ -1,0 +1,147 @@
+"""Loads a target: plan, skeleton, dense weights, experts. Nothing of it stays behind when it fails half-way."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import AutoTokenizer, PreTrainedModel
+
+from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, checkpoint_folder, weight_bytes
+from specfit.engine.checkpoint_names import count_unneeded, name_table
+from specfit.engine.host_experts import load_host_experts
+from specfit.engine.memory_sizes import free_host_memory, parse_bytes, shown
+from specfit.engine.model_needs import model_needs
+from specfit.engine.plan import Slots, make_plan
+from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
+
+SHOW_AFTER_S = 2.0  # a load that is over sooner shows no bar
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    model: PreTrainedModel  # dense weights on the device, experts still on the meta device
+    host: list[list[Tensor]]  # of every MoE layer, one flat row an expert
+    slots: int
+    left_out: dict[str, int]  # stored tensors that inference does not use: {"mtp.*": 9}
+
+
+def gives_back(load: Callable[P, T]) -> Callable[P, T]:
+    """A loading function that keeps nothing when it fails, and says in one sentence when memory ran out.
+
+    A traceback holds its frames and they their variables: IPython, which keeps the last error, would keep the slabs.
+    """
+
+    @wraps(load)
+    def loading(*args: P.args, **given: P.kwargs) -> T:
+        try:
+            return load(*args, **given)
+        except BaseException as error:
+            _let_go(error)
+            if kind := _ran_out(error):
+                raise CheckpointError(
+                    f"{kind} memory ran out while loading ({' '.join(str(error).split())[:200]}); take fewer slots or "
+                    "a smaller dtype"
+                ) from None
+            raise
+
+    return loading
+
+
+def load_target(
+    checkpoint: Checkpoint,
+    *,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str | None,
+    slots: Slots,
+    device_memory: str | int | None = None,
+    drafter: str | Path | None = None,
+    pin: bool | None = None,
+) -> LoadedTarget:
+    """Plan, refuse what does not fit, and load. Raises ValueError (CheckpointError), one sentence.
+
+    drafter: counted into the plan where its files are at hand; not loaded here.
+    """
+    on_gpu = device.type == "cuda"
+    pin = on_gpu if pin is None else pin
+    model = build_skeleton(checkpoint, dtype=dtype, attention=attention)
+    modules = named_moe_modules(model)
+    plan = make_plan(
+        name,
+        model_needs(model),
+        slots=slots,
+        on_gpu=on_gpu or device_memory is not None,
+        drafter_bytes=weight_bytes(checkpoint_folder(drafter), dtype.itemsize) if drafter is not None else 0,
+        device_limit=_device_limit(device, device_memory),
+        host_limit=free_host_memory(),
+    )
+    plan.check()
+    names = name_table(checkpoint, model)
+    fill_skeleton(model, checkpoint, names, dtype=dtype, device=device)
+    with tqdm(total=len(modules), desc="experts to host memory", unit="layer", delay=SHOW_AFTER_S, disable=None) as bar:
+        host = load_host_experts(
+            checkpoint, model, modules, names, dtype=dtype, pin=pin, progress=lambda done: bar.update(done - bar.n)
+        )
+    if pin and host.pinned_bytes < host.bytes:
+        warnings.warn(
+            f"{shown(host.bytes - host.pinned_bytes)} of the {shown(host.bytes)} of experts could not be pinned in "
+            "HOST memory: their copies are slower and do not overlap with compute; raise the limit on locked memory "
+            "(ulimit -l, or the container's memlock)",
+            stacklevel=4,  # at the caller of load_engine
+        )
+    return LoadedTarget(model, host.rows, plan.slots, count_unneeded(names.unneeded))
+
+
+def load_tokenizer(folder: Path, vocab_size: int) -> Any:
+    """A checkpoint's tokenizer. CheckpointError if there is none, or one with tokens that the model does not have."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the library raises whatever a missing or broken file leads it to
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CheckpointError(
+            f"transformers cannot read the tokenizer in {folder} ({reason}); fetch its files again"
+        ) from error
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= vocab_size:
+        raise CheckpointError(
+            f"the tokenizer in {folder} goes up to token {largest}, the model's vocab_size is {vocab_size}; they "
+            "belong to different checkpoints"
+        )
+    return tokenizer
+
+
+def _device_limit(device: torch.device, device_memory: str | int | None) -> int | None:
+    limits = [] if device_memory is None else [parse_bytes(device_memory)]
+    if device.type == "cuda":
+        limits.append(torch.cuda.mem_get_info(device)[0])
+    return min(limits, default=None)
+
+
+def _ran_out(error: BaseException) -> str | None:
+    """Whose memory an allocator of torch or Python says is at its end."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "GPU"
+    host = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    return "HOST" if host else None
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the frames of a failed load hold."""
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
