@@ -7,9 +7,43 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from specfit.commands import atlas, calibrate, demo, figures, report, run, train_embedded
+from specfit.commands import (
+    atlas,
+    calibrate,
+    chat,
+    check_lossless,
+    demo,
+    experiment,
+    export_answers,
+    figures,
+    inspect,
+    plan,
+    record,
+    replay,
+    report,
+    run,
+    train_embedded,
+    train_routes,
+)
 
-COMMANDS = (demo, run, calibrate, atlas, report, figures, train_embedded)  # in the order of --help
+COMMANDS = (
+    demo,
+    chat,
+    run,
+    experiment,
+    calibrate,
+    atlas,
+    record,
+    replay,
+    report,
+    export_answers,
+    figures,
+    plan,
+    inspect,
+    check_lossless,
+    train_routes,
+    train_embedded,
+)  # in the order of --help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,13 +2,14 @@
 
 The loop knows no policy, no model and no torch. The drafter grows the pool level by level, the method's policy picks a
 legal subtree, the target verifies it and keeps the accepted path; each is passed in. Every method emits the target's
-own greedy tokens, because only tokens that the target itself predicted are committed.
+own text, because only tokens that the target itself chose are committed: its greatest logits, or its draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -66,13 +67,14 @@ class Drafter(Protocol):
 
 RouteSource = Callable[[Sequence[int], DraftPool], Routes]  # (tokens up to and with the root, pool) -> estimate
 TruthSource = Callable[[Sequence[int], DraftPool], Truth]  # the same, and the target's next token at every node
+StopRule = Callable[[Sequence[int]], int | None]  # tokens that are to be emitted next -> how many end the text, if any
 
 
 class Decoding:
     """Decodes one request; iterate over it for its CycleRecords.
 
     After prefill `output` holds the first token. When the iteration ends, `output` is complete and `stop_reason` is
-    "eos" or "limit". Stopping early leaves everything that was yielded valid.
+    "eos", "stop" (the stop rule) or "limit". Stopping early leaves everything that was yielded valid.
     """
 
     def __init__(
@@ -87,9 +89,12 @@ class Decoding:
         truth: TruthSource | None = None,
         max_new_tokens: int,
         eos: Collection[int] = (),
+        stop: StopRule | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """prompt: token ids, at least one. routes: what the policy may read; truth: what records keep, outside timers.
+
+        stop: called once with every run of tokens before it is emitted, in order.
 
         Raises ValueError for an empty prompt, a limit below 1, or a method whose drafter or routes are missing.
         """
@@ -109,7 +114,7 @@ class Decoding:
         self.prefill_counts = ForwardCounts()
         self._target, self._drafter, self._method, self._cost = target, drafter, method, cost
         self._routes, self._truth = routes, truth
-        self._limit, self._eos, self._clock = max_new_tokens, frozenset(eos), clock
+        self._limit, self._eos, self._stop, self._clock = max_new_tokens, frozenset(eos), stop, clock
         self._context = list(prompt)  # prompt and output, the pending token last
         self._cycles = self._run()
 
@@ -128,7 +133,7 @@ class Decoding:
         start = self._clock()
         verdict = self._target.prefill(self.prompt)
         features = self._target.commit(())
-        self._emit(verdict.next_tokens)
+        self._emit(*self._cut(verdict.next_tokens))
         if self._drafter is not None:
             self._drafter.extend(self._context[1:], features)
             self._drafter.catch_up()  # the drafter's pass over the prompt belongs to prefill
@@ -151,7 +156,7 @@ class Decoding:
         verdict = self._target.verify(root, pool, selection.nodes)
         laps.lap("verify_ms")
 
-        accepted, rows, committed = self._accept(pool, selection.nodes, verdict.next_tokens)
+        accepted, rows, committed, reason = self._accept(pool, selection.nodes, verdict.next_tokens)
         features = self._target.commit(rows)
         if self._drafter is not None:
             self._drafter.extend(committed, features)
@@ -163,7 +168,7 @@ class Decoding:
         truth = self._truth(context, pool) if self._truth is not None else None
         if truth is not None and not self._method.uses_routes:
             selection = evaluate(CycleState(pool, truth.routes), selection.nodes, self._cost)
-        self._emit(committed)
+        self._emit(committed, reason)
         return CycleRecord(
             index=index,
             prefix_length=prefix_length,
@@ -191,8 +196,8 @@ class Decoding:
                     continue
                 routes, selection = self._select(pool, seed=selection.nodes if selection else ())
                 laps.lap("select_ms")
-                if not any(pool.depths[node] == pool.levels for node in selection.nodes):
-                    break  # deeper nodes need an ancestor in the newest level, which was not worth it (Section 3.3)
+                if method.stops(pool, selection):
+                    break
             laps.lap("draft_ms")
         if selection is None:
             routes, selection = self._select(pool)
@@ -214,28 +219,33 @@ class Decoding:
 
     def _accept(
         self, pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The accepted path, the rows to keep, and the tokens to emit, cut after EOS and at the limit.
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:
+        """The accepted path, the rows to keep, and the tokens to emit, cut where the text ends; with the reason if so.
 
         The last emitted token is always the pending one and stays out of the KV cache, so a cut path keeps one row
         less than it emits.
         """
         path, token = accepted_path(pool, nodes, next_tokens)
-        emitted = [*(pool.tokens[node] for node in path), token]
-        room = self._limit - len(self.output)
-        end = next((i + 1 for i, token in enumerate(emitted) if token in self._eos), len(emitted))
-        emitted = emitted[: min(end, room)]
+        emitted, reason = self._cut([*(pool.tokens[node] for node in path), token])
         path = path[: len(emitted)]
         row = {node: 1 + i for i, node in enumerate(nodes)}
-        return path, (0, *(row[node] for node in path[: len(emitted) - 1])), tuple(emitted)
+        return path, (0, *(row[node] for node in path[: len(emitted) - 1])), emitted, reason
 
-    def _emit(self, tokens: Sequence[int]) -> None:
+    def _cut(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], str]:
+        """`tokens` up to the first that ends the text, and why it does: "eos", "stop", "limit", or "" for none."""
+        room = self._limit - len(self.output)
+        eos = next((count for count, token in enumerate(tokens, start=1) if token in self._eos), None)
+        kept = tuple(tokens[: min(eos or room, room)])
+        stop = self._stop(kept) if self._stop is not None else None
+        ends = [(eos, "eos"), (stop, "stop"), (room, "limit")]  # of two at the same token the first is named
+        reached = [(count, reason) for count, reason in ends if count is not None and count <= len(kept)]
+        count, reason = min(reached, key=itemgetter(0), default=(len(kept), ""))
+        return kept[:count], reason
+
+    def _emit(self, tokens: Sequence[int], reason: str) -> None:
         self.output.extend(tokens)
         self._context.extend(tokens)
-        if self.output[-1] in self._eos:
-            self.stop_reason = "eos"
-        elif len(self.output) >= self._limit:
-            self.stop_reason = "limit"
+        self.stop_reason = reason
 
 
 def accepted_path(pool: DraftPool, nodes: Sequence[int], next_tokens: Sequence[int]) -> tuple[tuple[int, ...], int]:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
 import torch
-from transformers import AutoTokenizer
 
 from specfit import embedded as embedded_pair
-from specfit.cycle import Decoding, RouteSource, TruthSource
+from specfit.cycle import Decoding, RouteSource, StopRule, TruthSource
 from specfit.engine.checkpoint_files import open_checkpoint
 from specfit.engine.checkpoints import LoadReport, read_drafter
 from specfit.engine.drafter import DraftConfig, Eagle3Drafter
-from specfit.engine.host_experts import load_host_experts
+from specfit.engine.drafter_config import Overrides
+from specfit.engine.generate import generate as generate_text
 from specfit.engine.link import CudaLink, EmulatedLink, InstantLink, Link
+from specfit.engine.loading import gives_back, load_target, load_tokenizer
 from specfit.engine.offload import Offload
 from specfit.engine.request import EngineRequest
 from specfit.engine.self_test import tree_self_test
-from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
+from specfit.engine.skeleton import choose_dtype
 from specfit.engine.target import OffloadedTarget
 from specfit.engine.target_facts import read_target_facts
+from specfit.engine.token_choice import TokenChoice
 from specfit.methods import Method
 from specfit.objective import CostModel
 from specfit.prompts import Messages, render
+from specfit.sampling import Sampling, check_limits
 
 
 class Engine:
@@ -42,12 +46,14 @@ class Engine:
         eos: Sequence[int],
         settings: dict[str, Any],
         report: LoadReport | None = None,
+        left_out: Mapping[str, int] | None = None,
     ) -> None:
         self.target, self.drafter, self.tokenizer = target, drafter, tokenizer
         self.offload = target.offload
         self.eos = frozenset(eos)
         self.settings = settings  # JSON values that name this configuration
         self.report = report  # how the drafter's checkpoint was read, with its warnings
+        self.left_out = dict(left_out or {})  # the target's stored tensors that are not used: {"mtp.*": 9}
 
     @property
     def layers(self) -> int:
@@ -79,31 +85,45 @@ class Engine:
         routes: RouteSource | None = None,
         truth: TruthSource | None = None,
         max_new_tokens: int = 128,
+        min_new_tokens: int = 0,
+        sampling: Sampling | None = None,
+        stop: StopRule | None = None,
+        reuse: bool = False,
     ) -> Decoding:
         """Start a request; iterate over the result for its CycleRecords.
 
-        cost is needed by methods that weigh time; AR and EAGLE3 only report with it.
+        cost is needed by methods that weigh time; AR and EAGLE3 only report with it. sampling: None for greedy text.
+        min_new_tokens: EOS is banned before. reuse: run only what the prompt adds to what the KV caches hold.
         Raises ValueError for a prompt that with its limit passes the model's context, a token outside the vocabulary,
         or a missing cost, drafter or route source.
         """
         ids = self.encode(prompt)
+        check_limits(max_new_tokens, min_new_tokens)
         self.check_prompt(ids, max_new_tokens)
         if cost is None:
             if method.uses_routes:
                 raise ValueError(f"method {method.name!r} needs cost coefficients; fit them with `specfit calibrate`")
             cost = CostModel((0.0,) * (method.max_nodes + 1), 0.0)
-        request = EngineRequest(self)
+        drafts = method.max_nodes > 0 and self.drafter is not None
+        choice = None
+        if sampling is not None or min_new_tokens:
+            choice = TokenChoice(sampling, prompt_tokens=len(ids), min_new_tokens=min_new_tokens, eos=self.eos)
+        room = max_new_tokens + 1 + method.max_nodes  # the last tree's rows go past the text
+        request = EngineRequest(self, choice=choice, drafts=drafts, reuse=reuse, room=room)
         return Decoding(
             ids,
             target=request,
-            drafter=request if method.max_nodes > 0 and self.drafter is not None else None,
+            drafter=request if drafts else None,
             method=method,
             cost=cost,
             routes=routes,
             truth=truth,
             max_new_tokens=max_new_tokens,
             eos=self.eos,
+            stop=stop,
         )
+
+    generate = generate_text  # the engine is its first argument
 
     def room(self, prompt: Sequence[int], most: int) -> int:
         """New tokens that a prompt may get, `most` or what the context leaves; ValueError where it leaves none."""
@@ -115,6 +135,14 @@ class Engine:
             )
         return min(most, context - len(prompt))
 
+    def check_logits(self) -> None:
+        """ValueError where the last forward's logits hold NaN: its tokens then mean nothing."""
+        if torch.isnan(self.target.last_logits).any():
+            raise ValueError(
+                "the target's logits are NaN, so its tokens mean nothing; try another dtype (bfloat16 has a wider "
+                "range than float16) or check the checkpoint"
+            )
+
     def reset(self) -> None:
         """Empty the expert caches, as at the start of a method's request stream."""
         self.check_open()
@@ -124,6 +152,7 @@ class Engine:
         """Give the memory back; the engine cannot be used afterwards. Calling it twice is fine."""
         if self.target is not None:
             self.target.close()
+            self.offload.close()
         self.target = self.drafter = self.offload = None  # type: ignore[assignment]
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -156,18 +185,22 @@ class Engine:
             raise ValueError(f"token {wrong} is outside the target's vocabulary of {config.vocab_size}")
 
 
+@gives_back
 def load_engine(
     target: str | Path = "embedded",
     *,
     drafter: str | Path | None = None,
-    slots_per_layer: int | None = None,
+    overrides: Overrides | None = None,
+    slots_per_layer: int | float | None = None,
+    device_memory: str | int | None = None,
     cleared: bool = False,
     link: Link | float | None = None,
     draft: DraftConfig | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
-    attention: str = "sdpa",
-    kernel: str = "grouped_mm",
+    attention: str | None = None,
+    pin: bool | None = None,
+    kernel: str = "host_grouped",
     overlap: bool | None = None,
     self_test: bool = True,
 ) -> Engine:
@@ -175,11 +208,16 @@ def load_engine(
 
     target: "embedded" (the small pair that ships with the package), a folder, or a hub id. drafter: likewise; the
         embedded target brings its own, any other target without one decodes with AR only.
-    slots_per_layer: experts of each layer that fit on the device; None for all.
+    overrides: what you know better than the drafter's config.json; `specfit inspect` finds out by trying.
+    slots_per_layer: experts of each layer that have a slot on the device, or their share (0.5); None for as many as
+        `device_memory` ("20GB") holds beside the rest, by default all that a CPU or the GPU's free memory does.
     cleared: empty the expert cache before every forward ("without the cache").
     link: an emulated link's milliseconds per expert, or a Link; None copies without delay (on CUDA: a real link).
     draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one.
-    dtype: a torch dtype or its name; float32 on a CPU, else the checkpoint's. kernel: Transformers' experts function.
+    dtype: a torch dtype or its name; float32 on a CPU, else the checkpoint's. kernel: what computes
+        experts in their slots, see `experts_kernel`.
+    attention: "sdpa" or "eager"; sdpa where the family has it. pin: have the experts in pinned memory; on CUDA only by
+        default, and whatever cannot be pinned stays pageable with a warning.
     overlap: run hits while misses are copied; by default on CUDA only, where a kernel call costs the host little.
     Raises ValueError (CheckpointError) with one sentence for whatever does not fit.
     """
@@ -190,22 +228,26 @@ def load_engine(
         drafter = embedded_pair.drafter_folder()
     draft = draft or DraftConfig()
     with open_checkpoint(folder) as checkpoint:
-        dtype = _dtype(dtype, checkpoint.config, device)
-        model = build_skeleton(checkpoint, dtype=dtype, attention=attention)
-        modules = named_moe_modules(model)
-        experts = max(module.num_experts for _, module in modules)
-        slots = experts if slots_per_layer is None else slots_per_layer
-        if not (isinstance(slots, int) and 1 <= slots <= experts):
-            raise ValueError(f"slots per layer must be between 1 and the target's {experts} experts; got {slots}")
-        link = _link(link, device)
-        fill_skeleton(model, checkpoint, dtype=dtype, device=device)
-        host = load_host_experts(checkpoint, modules, dtype=dtype, pin=device.type == "cuda")
+        dtype = choose_dtype(dtype, checkpoint.config, device)
         facts = read_target_facts(checkpoint.config, name="" if embedded else str(target))
         eos = _eos(checkpoint.folder, checkpoint.config)
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
+        tokenizer = load_tokenizer(checkpoint.folder, facts.vocab_size)
+        loaded = load_target(
+            checkpoint,
+            name=str(target),
+            dtype=dtype,
+            device=device,
+            attention=attention,
+            slots=slots_per_layer,
+            device_memory=device_memory,
+            drafter=drafter,
+            pin=pin,
+        )
+    model, slots = loaded.model, loaded.slots
+    link = _link(link, device)
     offload = Offload(
         model,
-        host,
+        loaded.host,
         slots=slots,
         link=link,
         cleared=cleared,
@@ -222,6 +264,7 @@ def load_engine(
             device=device,
             target_embedding=model.get_input_embeddings().weight,
             target_lm_head=model.get_output_embeddings().weight,
+            **asdict(overrides or Overrides()),
         )
         if device.type == "cuda":  # or every draft step waits for the device to learn its largest position
             head.rope.promise(getattr(model.config, "max_position_embeddings", None) or 1 << 15)
@@ -232,17 +275,47 @@ def load_engine(
         tree_self_test(offloaded)
     settings = {
         "target": "embedded" if embedded else str(target),
-        "drafter": None if drafter is None else ("embedded" if embedded else str(drafter)),
+        "drafter": _drafter_name(drafter, overrides, embedded=embedded),
         "draft": {"top_k": draft.top_k, "depth": draft.depth, "max_pool": draft.max_pool},
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(device),
-        "attention": attention,
+        "attention": model.config._attn_implementation,
         "kernel": kernel,
         "slots_per_layer": slots,
         "cleared": cleared,
         "link": link.describe(),
     }
-    return Engine(offloaded, session, tokenizer, eos=eos, settings=settings, report=report)
+    return Engine(offloaded, session, tokenizer, eos=eos, settings=settings, report=report, left_out=loaded.left_out)
+
+
+def expected_route_settings(
+    target: str | Path = "embedded",
+    *,
+    drafter: str | Path | None = None,
+    draft: DraftConfig | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> dict[str, Any]:
+    """The `route_settings` of the engine that `load_engine` would load with these, from the config alone."""
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    embedded = target == "embedded"
+    with open_checkpoint(embedded_pair.target_folder() if embedded else target) as checkpoint:
+        found = choose_dtype(dtype, checkpoint.config, device)
+    return {
+        "target": "embedded" if embedded else str(target),
+        "drafter": str(drafter) if drafter is not None else ("embedded" if embedded else None),
+        "draft": asdict(draft or DraftConfig()),
+        "dtype": str(found).removeprefix("torch."),
+    }
+
+
+def _drafter_name(drafter: str | Path | None, overrides: Overrides | None, *, embedded: bool) -> str | None:
+    """The name in the settings; a drafter read in another way is another drafter."""
+    if drafter is None:
+        return None
+    given = {key: value for key, value in asdict(overrides or Overrides()).items() if value is not None}
+    name = "embedded" if embedded else str(drafter)
+    return name + "".join(f" {key}={value}" for key, value in given.items())
 
 
 def _link(link: Link | float | None, device: torch.device) -> Link:
@@ -255,16 +328,6 @@ def _link(link: Link | float | None, device: torch.device) -> Link:
             )
         return EmulatedLink(link)
     return link
-
-
-def _dtype(asked: torch.dtype | str | None, config: dict[str, Any], device: torch.device) -> torch.dtype:
-    if asked is None:
-        stored = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-        asked = torch.float32 if device.type == "cpu" else stored
-    found = asked if isinstance(asked, torch.dtype) else getattr(torch, asked.removeprefix("torch."), None)
-    if found not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"dtype {asked!r} is none of float32, bfloat16 and float16")
-    return found
 
 
 def use_threads(threads: int) -> None:

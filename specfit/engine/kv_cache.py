@@ -1,7 +1,8 @@
-"""The target's KV cache: the library's cache container over layers that grow in place and keep chosen rows.
+"""The target's KV cache: the library's cache container over layers that fill buffers and keep chosen rows.
 
-After a tree forward the accepted path is scattered among the rejected rows. `compact` moves the kept rows together;
-nothing else is copied. `Cache.crop` is not used: its argument changed meaning between releases.
+A request knows how long it can become, so it reserves that much and its buffers are made once; without a reservation
+they grow. After a tree forward the accepted path is scattered among the rejected rows. `compact` moves the kept rows
+together; nothing else is copied. `Cache.crop` is not used: its argument changed meaning between releases.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-GROWTH = 256  # positions added at a time
+GROWTH = 256  # positions added at a time where more come than were reserved
 
 
 class KeepingLayer(CacheLayerMixin):
@@ -23,9 +24,11 @@ class KeepingLayer(CacheLayerMixin):
     def __init__(self) -> None:
         super().__init__()
         self.length = 0
+        self.reserved = 0  # positions that the buffers are made for, once there are any
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = (_room(states, GROWTH) for states in (key_states, value_states))
+        positions = self.reserved or GROWTH
+        self.keys, self.values = (_room(states, positions) for states in (key_states, value_states))
         self.is_initialized = True
 
     def update(
@@ -35,8 +38,9 @@ class KeepingLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         start, end = self.length, self.length + key_states.shape[2]
         if end > self.keys.shape[2]:
+            more = max(end + GROWTH, self.reserved) - self.keys.shape[2]
             self.keys, self.values = (
-                torch.cat((buffer, _room(buffer, end - start + GROWTH)), dim=2) for buffer in (self.keys, self.values)
+                torch.cat((buffer, _room(buffer, more)), dim=2) for buffer in (self.keys, self.values)
             )
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
@@ -71,6 +75,11 @@ class KVCache(Cache):
     def __len__(self) -> int:
         """Positions held."""
         return self.layers[0].length
+
+    def reserve(self, positions: int) -> None:
+        """Make room for this many positions in all when buffers are next made or grown; what is held stays."""
+        for layer in self.layers:
+            layer.reserved = positions
 
     def compact(self, start: int, rows: Sequence[int]) -> None:
         """Keep `rows` of the positions from `start` on, in every layer; afterwards the length is start + len(rows)."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specfit.cycle import Decoding, accepted_path
+from specfit.cycle import Decoding, StopRule, accepted_path
 from specfit.methods import AR, EAGLE3, SPECFIT, Method, with_max_nodes
 from specfit.objective import CostModel, CycleState, Selection, evaluate
 from specfit.records import ForwardCounts, StageTimes, Verdict
@@ -178,9 +178,17 @@ class Script:
             yield pool.prefix(sum(depth <= level for depth in pool.depths))
 
 
-def scripted(script: Script, *, limit: int = 20, eos: Sequence[int] = (), prompt: Sequence[int] = (8, 8)) -> Decoding:
+def scripted(
+    script: Script,
+    *,
+    limit: int = 20,
+    eos: Sequence[int] = (),
+    prompt: Sequence[int] = (8, 8),
+    stop: StopRule | None = None,
+) -> Decoding:
     free = CostModel.affine(1.0, 0.0, expert_ms=0.0)
-    return Decoding(prompt, target=script, drafter=script, method=EAGLE3, cost=free, max_new_tokens=limit, eos=eos)
+    ends = {"max_new_tokens": limit, "eos": eos, "stop": stop}
+    return Decoding(prompt, target=script, drafter=script, method=EAGLE3, cost=free, **ends)
 
 
 def chain(*tokens: int) -> tuple[Sequence[int], Sequence[int]]:
@@ -260,6 +268,44 @@ def test_the_limit_inside_an_accepted_block_cuts_it() -> None:
     assert decoding.output == [1, 2, 3, 4]
     assert (cycle.committed_tokens, cycle.accepted) == ((2, 3, 4), (0, 1, 2))
     assert script.cached == [8, 8, 1, 2, 3]
+
+
+class StopAt:
+    """A stop rule that ends the text with one token, and writes down what it was shown."""
+
+    def __init__(self, token: int) -> None:
+        self.token, self.shown = token, []
+
+    def __call__(self, tokens: Sequence[int]) -> int | None:
+        self.shown.append(tuple(tokens))
+        return tokens.index(self.token) + 1 if self.token in tokens else None
+
+
+@pytest.mark.parametrize(
+    ("at", "output", "reason", "shown"),
+    [
+        (1, [1], "stop", [(1,)]),  # the first token, which is prefill's
+        (3, [1, 2, 3], "stop", [(1,), (2, 3, 4)]),  # in the middle of an accepted block
+        (4, [1, 2, 3, 4], "stop", [(1,), (2, 3, 4)]),  # as the token after it
+        (6, [1, 2, 3, 4, 5, 6], "eos", [(1,), (2, 3, 4), (5, 6)]),  # EOS and the stop in one token
+        (7, [1, 2, 3, 4, 5, 6], "eos", [(1,), (2, 3, 4), (5, 6)]),  # past EOS: nobody looks there
+    ],
+)
+def test_a_stop_rule_cuts_a_block_where_it_says(at: int, output: list[int], reason: str, shown: list) -> None:
+    """Case F3: the rule sees every token that would be emitted, once and in order; the KV cache is cut to match."""
+    script, stop = Script(list(range(1, 20)), [chain(2, 3), chain(5, 6, 7)]), StopAt(at)
+    decoding = scripted(script, eos=(6,), stop=stop)
+    cycles = list(decoding)
+    assert (decoding.output, decoding.stop_reason, stop.shown) == (output, reason, shown)
+    assert script.cached == [8, 8, *output[:-1]]
+    assert [token for cycle in cycles for token in cycle.committed_tokens] == output[1:]
+    assert all(len(cycle.accepted) <= cycle.committed for cycle in cycles)
+
+
+def test_a_stop_rule_at_the_limit_is_named() -> None:
+    decoding = scripted(Script([1, 2, 3, 4], [chain(2, 3)]), limit=3, stop=StopAt(3))
+    list(decoding)
+    assert (decoding.output, decoding.stop_reason) == ([1, 2, 3], "stop")
 
 
 def test_a_prompt_of_one_token() -> None:

@@ -63,6 +63,23 @@ def test_growth_past_the_buffer_keeps_everything() -> None:
         check(cache, expected)
 
 
+def test_what_is_reserved_is_made_once() -> None:
+    cache = KVCache(2)
+    cache.reserve(GROWTH + 100)
+    append(cache, list(range(7)))
+    place = cache.layers[1].keys.data_ptr()
+    append(cache, list(range(7, GROWTH + 100)))
+    assert cache.layers[1].keys.data_ptr() == place and cache.layers[1].keys.shape[2] == GROWTH + 100
+    check(cache, list(range(GROWTH + 100)))
+    cache.reserve(10 * GROWTH)  # the next request is longer: nothing moves until it has to, and then once
+    cache.compact(5, ())
+    append(cache, list(range(5, GROWTH + 100)))
+    assert cache.layers[1].keys.data_ptr() == place
+    append(cache, [GROWTH + 100])
+    assert cache.layers[1].keys.shape[2] == 10 * GROWTH
+    check(cache, list(range(GROWTH + 101)))
+
+
 def test_a_chain_stays_in_place_and_a_rewind_keeps_nothing() -> None:
     cache = KVCache(2)
     append(cache, [0, 1, 2])
