@@ -1,7 +1,8 @@
 """The main job in one command: AR, EAGLE-3 and SpecFit on both embedded workloads, without and with the expert cache.
 
 Everything is measured here and now: the atlas is recorded, the cost is calibrated on other prompts than those that are
-run, and every method decodes the same questions. The host link is emulated (see `specfit.engine.link`).
+run, and every method decodes the same questions, taking turns question by question, so that a machine whose speed
+drifts drifts for all of them. The host link is emulated (see `specfit.engine.link`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tqdm import tqdm
 from specfit.calibrate import CYCLES, Calibration, calibrate
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.records import RunRecord
-from specfit.runs import Progress, ensure_atlas, prompts_of, run_method
+from specfit.runs import MethodRun, Progress, ensure_atlas, prompts_of, run_interleaved
 from specfit.workloads import Limits, Question, Workload, embedded_workload
 
 SLOTS = 24  # of 64 experts a layer, "with the cache"
@@ -66,19 +67,16 @@ def run_demo(
                 fitted.save(path)
             say(f"\n{cache}: {fitted}")
             for workload in workloads:
-                for method in METHODS:
-                    with bar(f"{workload.name} {cache} {method.name}", count) as step:
-                        runs.append(
-                            run_method(
-                                engine,
-                                workload,
-                                folder / f"{workload.name}-{cache}-{method.name}",
-                                method=method,
-                                cost=fitted.cost,
-                                atlas=atlases[workload.name],
-                                progress=run_step(step),
-                            )
-                        )
+                parts = [MethodRun(folder / f"{workload.name}-{cache}-{method.name}", method) for method in METHODS]
+                with bar(f"{workload.name} {cache}", len(METHODS) * count) as step:
+                    runs += run_interleaved(
+                        engine,
+                        workload,
+                        parts,
+                        cost=fitted.cost,
+                        atlas=atlases[workload.name],
+                        progress=run_step(step),
+                    )
     return runs
 
 
