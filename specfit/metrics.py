@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from specfit.fit import Probe, fit_consecutive
 from specfit.records import CycleRecord, RequestRecord, RunRecord
 from specfit.tree import ROOT
 
@@ -234,6 +235,26 @@ def decompose(run: RunRecord, baseline: RunRecord, *, transfer_ms: float) -> Dec
         transfer_ratio=gain * copies[1] / copies[0],
         weight=transfer_ms * copies[0] / times[0],
     )
+
+
+def copy_ms(runs: Sequence[RunRecord]) -> tuple[float | None, str]:
+    """tau, the milliseconds that one expert's copy adds to these runs' cycles, and how it was found."""
+    cycles = [cycle for run in runs for _, cycle in run.cycles()]
+    copies, waited = sum(c.counts.misses for c in cycles), sum(c.counts.wait_ms for c in cycles)
+    if not copies:
+        return None, "nothing was copied"
+    if waited:
+        return waited / copies, "what a copy held the forwards up on average, so what hid behind compute does not count"
+    # On CUDA the host does not stand still, so tau is read off the cycles: what a miss adds at equal size and depth.
+    probes = [
+        Probe(len(c.selection.nodes), c.drafted_levels, c.counts.misses, c.times.total_ms - c.times.select_ms)
+        for c in cycles
+    ]
+    try:
+        most = max(probe.nodes for probe in probes)
+        return fit_consecutive(probes, most).cost.expert_ms, "the slope of the cycles' times on their copies"
+    except ValueError as error:
+        return None, str(error)
 
 
 def _decode_totals(

@@ -179,6 +179,20 @@ def cache_name(run: RunRecord) -> str:
     return "?" if slots is None else f"{slots} slots"
 
 
+def label(run: RunRecord) -> str:
+    """The method, with its routes where they are not the atlas's own, and its seed where it is not 0."""
+    routes, words = run.settings.get("routes"), [run.method]
+    if isinstance(routes, Mapping):
+        source, accuracy = str(routes.get("source")), float(routes.get("accuracy", 1.0))
+        if source != "atlas":
+            words.append(f"{source} routes")
+        elif accuracy < 1:
+            words.append(f"{accuracy:.0%} right routes")
+    if run.settings.get("seed"):
+        words.append(f"seed {run.settings['seed']}")
+    return ", ".join(words)
+
+
 def link_notes(runs: Sequence[RunRecord]) -> list[str]:
     """What is emulated, and how; one sentence for each kind of link."""
     notes: dict[str, None] = {}

@@ -20,14 +20,13 @@ from specfit.experiments.tables import (
     cache_pressure,
     coefficients,
     equation_8,
-    label,
     methods_table,
     rendered_prompts,
     selection_theory,
     speedups,
 )
 from specfit.records import RunRecord
-from specfit.report import DEFINITIONS, cache_name, link_notes, summary_rows
+from specfit.report import DEFINITIONS, cache_name, label, link_notes, summary_rows
 from specfit.run_folder import load_failures, load_run
 from specfit.safe_files import replace_file, safe_name
 

@@ -10,8 +10,7 @@ from specfit.bootstrap import paired_speedup
 from specfit.calibrate import Calibration
 from specfit.experiments.document import Grid, Section
 from specfit.experiments.published import COLUMNS, FIGURE_4_COLUMNS, beside_paper, figure_4, paper_name
-from specfit.fit import Probe, fit_consecutive
-from specfit.metrics import decompose, shared_requests, speedup
+from specfit.metrics import copy_ms, decompose, shared_requests, speedup
 from specfit.objective import CostModel
 from specfit.paper import COEFFICIENTS
 from specfit.records import RunRecord
@@ -20,20 +19,6 @@ from specfit.workloads import CALIBRATION_IDS
 
 OWN_TABLE = "mean of the requests' own speed-ups"  # a note that is a column of the speed-ups here
 Rows = list[tuple[RunRecord, dict[str, Any]]]  # runs with their rows of `summary_rows` and a "label"
-
-
-def label(run: RunRecord) -> str:
-    """The method, with its routes where they are not the atlas's own, and its seed where it is not 0."""
-    routes, words = run.settings.get("routes"), [run.method]
-    if isinstance(routes, Mapping):
-        source, accuracy = str(routes.get("source")), float(routes.get("accuracy", 1.0))
-        if source != "atlas":
-            words.append(f"{source} routes")
-        elif accuracy < 1:
-            words.append(f"{accuracy:.0%} right routes")
-    if run.settings.get("seed"):
-        words.append(f"seed {run.settings['seed']}")
-    return ", ".join(words)
 
 
 def methods_table(name: str, rows: Rows, workload: Mapping[str, Any], *, protocol: str) -> Section:
@@ -107,7 +92,7 @@ def equation_8(name: str, rows: Rows) -> list[Section]:
         for other, beside in rows:
             if run.method in (BASELINE, "eagle3") or beside["label"] != "eagle3" or not alike(run, other):
                 continue
-            tau, how = _copy_ms([run, other])
+            tau, how = copy_ms([run, other])
             line: dict[str, Any] = {"label": row["label"], "over": "eagle3", "cache": row["cache"], "tau": tau}
             notes.append(f"tau, {row['cache']}: {how}")
             if tau is not None:
@@ -135,26 +120,6 @@ def equation_8(name: str, rows: Rows) -> list[Section]:
     )
     notes = list(dict.fromkeys(notes))
     return [Section(f"{name}: Equation 8", grid=Grid(f"{name}_equation_8", columns, tuple(lines)), notes=tuple(notes))]
-
-
-def _copy_ms(runs: Sequence[RunRecord]) -> tuple[float | None, str]:
-    """tau, the milliseconds that one expert's copy adds to these runs' cycles, and how it was found."""
-    cycles = [cycle for run in runs for _, cycle in run.cycles()]
-    copies, waited = sum(c.counts.misses for c in cycles), sum(c.counts.wait_ms for c in cycles)
-    if not copies:
-        return None, "nothing was copied"
-    if waited:
-        return waited / copies, "what a copy held the forwards up on average, so what hid behind compute does not count"
-    # On CUDA the host does not stand still, so tau is read off the cycles: what a miss adds at equal size and depth.
-    probes = [
-        Probe(len(c.selection.nodes), c.drafted_levels, c.counts.misses, c.times.total_ms - c.times.select_ms)
-        for c in cycles
-    ]
-    try:
-        most = max(probe.nodes for probe in probes)
-        return fit_consecutive(probes, most).cost.expert_ms, "the slope of the cycles' times on their copies"
-    except ValueError as error:
-        return None, str(error)
 
 
 def cache_pressure(name: str, rows: Rows) -> Section:

@@ -88,6 +88,7 @@ def test_report_of_what_is_no_run(tmp_path: Path, capsys) -> None:
     assert "no run folder" in said(capsys)
 
 
-def test_a_missing_target_is_one_sentence(tiny, tmp_path: Path, capsys) -> None:
+def test_a_missing_target_is_one_sentence(tiny, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # runs go to ./runs
     assert main(["run", "--target", str(tmp_path), "--workload", str(tiny.questions), "--method", "ar"]) == 2
     assert "config.json" in said(capsys)

@@ -13,7 +13,7 @@ from specfit.experiments.document import Grid, Picture, Section, as_html, as_mar
 from specfit.experiments.folder import FORMAT
 from specfit.experiments.published import beside_paper, causes, figure_4
 from specfit.experiments.report import load_experiment, write_report
-from specfit.experiments.tables import equation_8, label, speedups
+from specfit.experiments.tables import equation_8, speedups
 from specfit.experiments.toml_values import ExperimentError
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.records import RunRecord
