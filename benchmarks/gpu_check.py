@@ -24,13 +24,13 @@ from torch import nn
 
 from benchmarks.random_moe import MIDDLE, QWEN3_30B_A3B, random_experts, random_model
 from specfit.calibrate import calibrate
-from specfit.engine.atlas import record_atlas
 from specfit.engine.copy_order import OrderTrace, check_order
 from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
 from specfit.engine.engine import Engine
 from specfit.engine.link import CudaLink, EmulatedLink, Link
 from specfit.engine.offload import IMPLEMENTATION, Offload
+from specfit.engine.route_sources import TargetRoutes
 from specfit.engine.self_test import tree_self_test
 from specfit.engine.target import OffloadedTarget
 from specfit.machine import describe_machine
@@ -257,7 +257,10 @@ def forwards(check: Check, engine: Engine) -> None:
         fits = max(map(len, wanted)) <= check.slots
         hits = check.time(forward) if fits else float("nan")  # the round before left them all in slots
         if fits and rows == 1:
-            print(f"  host waits for the device {host_waits(check, forward)} times a forward of {len(layers)} layers")
+            waits = host_waits(check, forward)
+            print(
+                f"  the host waits for the device {waits} times a forward of {len(layers)} layers; once each is needed"
+            )
 
         def missed(forward: Callable[[], None] = forward) -> None:
             engine.offload.clear()
@@ -308,6 +311,15 @@ def drafting(check: Check, engine: Engine) -> None:
     drafter.extend(tokens[1:], engine.target.commit(()))
     drafter.catch_up()
     levels = drafter.full_pool().levels
+    pool = DraftPool((9, 10, 11), (-1, -1, 1), (0.5, 0.5, 0.3))
+
+    def scattered_commit() -> None:
+        engine.target.verify(7, pool, range(3))
+        engine.target.commit((0, 2, 3))
+        engine.target.rewind()
+
+    print(f"the host waits for the device {host_waits(check, drafter.full_pool)} times in {levels} levels and")
+    print(f"{host_waits(check, scattered_commit)} times in a forward whose accepted path is scattered")
     show(
         "ms per drafted level",
         check.time(drafter.full_pool) / levels,
@@ -319,8 +331,7 @@ def drafting(check: Check, engine: Engine) -> None:
 def coefficients(check: Check, engine: Engine) -> None:
     """The paper's protocol: nine states, probe trees of 0 to 7 nodes, each timed twice."""
     prompts = [[(11 * i + seed) % 997 for i in range(48)] for seed in (1, 2, 3)]
-    atlas = record_atlas(engine, prompts, max_new_tokens=12)
-    fitted = calibrate(engine, prompts, atlas, protocol="paper", max_new_tokens=12)
+    fitted = calibrate(engine, prompts, TargetRoutes(engine), protocol="paper", max_new_tokens=12)
     print(f"paper's protocol, {check.slots} slots:")
     print("\n".join(f"  {line}" for line in str(fitted).splitlines()))
     for cost in (c for c in COEFFICIENTS if c.machine == A100):

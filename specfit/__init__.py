@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from specfit.engine.generate import Conversation
     from specfit.engine.link import CudaLink, EmulatedLink, InstantLink
     from specfit.engine.route_head import RouteHead
-    from specfit.engine.route_sources import HeadRoutes, LastTokenRoutes, PriorRoutes
+    from specfit.engine.route_sources import HeadRoutes, LastTokenRoutes, PriorRoutes, TargetRoutes
 
 _WITH_TORCH = {
     "Atlas": "atlas",
@@ -50,6 +50,7 @@ _WITH_TORCH = {
     "Overrides": "drafter_config",
     "PriorRoutes": "route_sources",
     "RouteHead": "route_head",
+    "TargetRoutes": "route_sources",
     "load_engine": "engine",
     "record_atlas": "atlas",
 }
@@ -86,6 +87,7 @@ __all__ = [
     "Sampling",
     "Selection",
     "Workload",
+    "TargetRoutes",
     "World",
     "ablations",
     "calibrate",

@@ -54,6 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"specfit: {_sentence(error)}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if (
+            not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError"
+        ):  # torch's, not loaded here
+            raise
+        print(f"specfit: out of memory: {_sentence(error)[:200]}; take fewer slots or shorter text", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("specfit: stopped; finished requests are kept, and the same command goes on from there", file=sys.stderr)
         return 130

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     add_options.configuration(chat)
     chat.add_argument("--cost", type=Path, metavar="FILE", help="coefficients of `specfit calibrate`, for specfit")
     chat.add_argument("--force-cost", action="store_true", help="use them for another configuration all the same")
-    chat.add_argument("--routes", choices=["head", "last-token", "prior"], default="head", help="for specfit (head)")
+    chat.add_argument("--routes", choices=["head", "last-token", "prior"], help="for specfit (head)")
     chat.add_argument("--head", type=Path, metavar="FILE", help="of `specfit train-routes`; the embedded pair has one")
     chat.add_argument("--max-new-tokens", type=add_options.positive, default=512, metavar="N", help="an answer (512)")
     chat.add_argument("--system", metavar="TEXT", help="a system message before the first")
@@ -70,21 +70,23 @@ def _method(options: argparse.Namespace, engine: Engine) -> dict[str, Any]:
     name = options.method or ("specfit" if options.cost else "eagle3" if engine.drafter is not None else "ar")
     method = with_max_nodes(METHODS[name], options.max_nodes)
     if not method.uses_routes:
-        if options.cost or options.head:
-            raise ValueError(f"--cost and --head are for --method specfit; {name} reads neither")
+        if options.cost or options.force_cost or options.routes or options.head:
+            raise ValueError(f"--cost, --force-cost, --routes and --head are for --method specfit; {name} reads none")
         return {"method": method}
     if options.cost is None:
         raise ValueError("--method specfit needs --cost FILE; make one with `specfit calibrate`")
     fitted = Calibration.load(options.cost)
     if not options.force_cost:
         fitted.check(engine.settings)
-    head = None
+    head, source = None, options.routes or "head"
     if options.head is not None:
+        if source == "last-token":
+            raise ValueError("--head is read by --routes head and prior; routes come from last-token here")
         from specfit.engine.route_head import RouteHead  # here: it loads torch
 
         head = RouteHead.load(options.head)
-    source, _ = RouteChoice(source=options.routes, head=head).make(engine, None)
-    return {"method": method, "cost": fitted.cost, "routes": source}
+    routes, _ = RouteChoice(source=source, head=head).make(engine, None)
+    return {"method": method, "cost": fitted.cost, "routes": routes}
 
 
 def _lines() -> Iterator[str]:

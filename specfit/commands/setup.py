@@ -109,7 +109,8 @@ def choose_routes(options: argparse.Namespace) -> RouteChoice:
 
 
 def _has_head(options: argparse.Namespace) -> bool:
-    return options.head is not None or (options.target == "embedded" and options.drafter is None)
+    own = options.target == "embedded" and options.drafter is None and options.dtype != "float16"
+    return options.head is not None or own
 
 
 def find_cost(
@@ -134,7 +135,7 @@ def fit_cost(
     """Coefficients of this engine, fitted now.
 
     Probe trees are chosen, and their unions counted, with the pair's head where `choice` takes no atlas and there is
-    one; else with an atlas of the calibration prompts, which stays in `folder`.
+    one; else with the target's own routes, asked for outside every probe.
     """
     if options.target != "embedded" and options.calibration_questions is None:
         raise ValueError("this target needs --cost FILE, or --calibration-questions FILE to fit coefficients with")
@@ -143,13 +144,13 @@ def fit_cost(
     else:
         limits = Limits(max_new_tokens=CALIBRATION_TOKENS)
         workload = spec_bench(options.calibration_questions, limit=3, limits=limits, name="calibration")
+    from specfit.engine.route_sources import HeadRoutes, TargetRoutes  # here: they load torch
+
     routes: RouteSource
     if choice is not None and not choice.needs_atlas and _has_head(options):
-        from specfit.engine.route_sources import HeadRoutes  # here: it loads torch
-
         routes = HeadRoutes(engine, choice.head)
     else:
-        routes = make_atlas(options, workload, folder / "atlas-calibration.npz")
+        routes = TargetRoutes(engine)
     with bar("calibrate", CYCLES if options.protocol == "consecutive" else 144) as step:
         return calibrate(
             engine,

@@ -200,7 +200,13 @@ class Eagle3Drafter:
             seen = set(path_rows[node])
             mask[0, 0, row, [committed + i for i in range(drafted + len(beam)) if i not in seen]] = self._low
         positions = torch.full((1, len(beam)), committed + level - 2, device=self.device)
-        g = self.head(self.head.embed(self._tensor([tokens])), hidden, positions, mask.to(self.device), self._cache)
+        g = self.head(
+            self.head.embed(self._tensor([tokens])),
+            hidden,
+            positions,
+            mask.to(self.device, non_blocking=True),
+            self._cache,
+        )
         return self.head.feed_back(g), self.head.log_probs(g)
 
     def _children(self, log_probs: Tensor) -> list[list[tuple[int, float]]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -20,7 +21,7 @@ from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.drafter_config import Overrides
 from specfit.engine.generate import generate as generate_text
 from specfit.engine.link import CudaLink, EmulatedLink, InstantLink, Link
-from specfit.engine.loading import gives_back, load_target, load_tokenizer
+from specfit.engine.loading import give_memory_back, gives_back, load_target, load_tokenizer
 from specfit.engine.offload import Offload
 from specfit.engine.request import EngineRequest
 from specfit.engine.self_test import tree_self_test
@@ -121,6 +122,7 @@ class Engine:
             max_new_tokens=max_new_tokens,
             eos=self.eos,
             stop=stop,
+            clock=getattr(routes, "clock", perf_counter),  # a source may take its own time off the request
         )
 
     generate = generate_text  # the engine is its first argument
@@ -154,8 +156,7 @@ class Engine:
             self.target.close()
             self.offload.close()
         self.target = self.drafter = self.offload = None  # type: ignore[assignment]
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        give_memory_back()
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +214,7 @@ def load_engine(
         `device_memory` ("20GB") holds beside the rest, by default all that a CPU or the GPU's free memory does.
     cleared: empty the expert cache before every forward ("without the cache").
     link: an emulated link's milliseconds per expert, or a Link; None copies without delay (on CUDA: a real link).
-    draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one.
+    draft: the candidate generator. device: "cpu", "cuda", ...; CUDA if there is one and the link is not emulated.
     dtype: a torch dtype or its name; float32 on a CPU, else the checkpoint's. kernel: what computes
         experts in their slots, see `experts_kernel`.
     attention: "sdpa" or "eager"; sdpa where the family has it. pin: have the experts in pinned memory; on CUDA only by
@@ -221,10 +222,14 @@ def load_engine(
     overlap: run hits while misses are copied; by default on CUDA only, where a kernel call costs the host little.
     Raises ValueError (CheckpointError) with one sentence for whatever does not fit.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    emulated = isinstance(link, int | float | EmulatedLink)  # stands in for a real one on a CPU, so that is meant
+    device = torch.device(device or ("cpu" if emulated or not torch.cuda.is_available() else "cuda"))
+    if emulated and device.type != "cpu":
+        raise ValueError("an emulated link stands in for a real one on a CPU; on CUDA leave link out")
     embedded = target == "embedded"
     folder = embedded_pair.target_folder() if embedded else target
-    if embedded and drafter is None:
+    own_drafter = drafter == "embedded" or (embedded and drafter is None)
+    if own_drafter:
         drafter = embedded_pair.drafter_folder()
     draft = draft or DraftConfig()
     with open_checkpoint(folder) as checkpoint:
@@ -275,7 +280,7 @@ def load_engine(
         tree_self_test(offloaded)
     settings = {
         "target": "embedded" if embedded else str(target),
-        "drafter": _drafter_name(drafter, overrides, embedded=embedded),
+        "drafter": _drafter_name(drafter, overrides, embedded=own_drafter),
         "draft": {"top_k": draft.top_k, "depth": draft.depth, "max_pool": draft.max_pool},
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(device),
@@ -303,7 +308,7 @@ def expected_route_settings(
         found = choose_dtype(dtype, checkpoint.config, device)
     return {
         "target": "embedded" if embedded else str(target),
-        "drafter": str(drafter) if drafter is not None else ("embedded" if embedded else None),
+        "drafter": str(drafter) if drafter is not None else ("embedded" if embedded else None),  # or "embedded" itself
         "draft": asdict(draft or DraftConfig()),
         "dtype": str(found).removeprefix("torch."),
     }
@@ -321,13 +326,7 @@ def _drafter_name(drafter: str | Path | None, overrides: Overrides | None, *, em
 def _link(link: Link | float | None, device: torch.device) -> Link:
     if link is None:
         return CudaLink(device) if device.type == "cuda" else InstantLink()
-    if isinstance(link, (int, float)):
-        if device.type != "cpu":
-            raise ValueError(
-                "an emulated link (milliseconds per expert) stands in for one on a CPU; on CUDA leave link out"
-            )
-        return EmulatedLink(link)
-    return link
+    return EmulatedLink(link) if isinstance(link, int | float) else link
 
 
 def use_threads(threads: int) -> None:

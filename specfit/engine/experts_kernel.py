@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -56,7 +57,7 @@ class HostGrouped:
     def __call__(self, rows: Tensor, slots: Sequence[int], counts: Sequence[int]) -> Tensor:
         module = self._module
         multiply: Callable[[Tensor, Tensor, list[Tensor]], Tensor]
-        if rows.is_cuda and rows.dtype == torch.bfloat16:  # the one dtype with a grouped kernel; others loop inside it
+        if rows.dtype == torch.bfloat16 and _has_grouped_kernel(rows.device):
             per_slot = [0] * len(self._up_of)
             for slot, count in zip(slots, counts, strict=True):
                 per_slot[slot] = count
@@ -85,6 +86,12 @@ class HostGrouped:
         if module.has_bias:
             x += module.down_proj_bias[slot_of_row]
         return module.post_expert_norm(x) if module.has_post_expert_norm else x
+
+
+@cache
+def _has_grouped_kernel(device: torch.device) -> bool:
+    """Whether torch's grouped product is one kernel there; elsewhere it waits for the device and visits every slot."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def _by_pairs(module: nn.Module, function: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]) -> Kernel:

@@ -178,7 +178,7 @@ class Conversation:
     def ask(self, text: str) -> Generator[str, None, None]:
         """The answer, piece by piece; one that is cut short stays in the conversation as far as it came.
 
-        Raises ValueError where the text cannot be asked; the conversation is then what it was.
+        Raises ValueError where the text cannot be asked or answered; the conversation is then what it was.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         ids = prompt_ids(self._engine, messages)
@@ -186,10 +186,15 @@ class Conversation:
         answer = Answer(self._engine, ids, max_new_tokens=room, **self._settings)
         try:
             yield from answer
-        finally:
+        except (KeyboardInterrupt, GeneratorExit):
             if answer.decoding.output:
-                self.last = answer.result()
-                self.messages = [*messages, {"role": "assistant", "content": self.last.text}]
+                self._keep(messages, answer)
+            raise
+        self._keep(messages, answer)
+
+    def _keep(self, messages: list[Mapping[str, str]], answer: Answer) -> None:
+        self.last = answer.result()
+        self.messages = [*messages, {"role": "assistant", "content": self.last.text}]
 
 
 def default_method(engine: Engine, *, cost: CostModel | None, routes: RouteSource | None) -> Method:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specfit.engine.experts_kernel import to_device
+
 GROWTH = 256  # positions added at a time where more come than were reserved
 
 
@@ -56,11 +58,9 @@ class KeepingLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Of the positions from `start` on, keep `rows` (ascending offsets), moved together; drop the rest."""
-        end = start + len(rows)
-        if list(rows) != list(range(len(rows))):  # a chain's path already lies in place
-            source = torch.tensor([start + row for row in rows], device=self.keys.device)
+    def keep(self, start: int, end: int, source: Tensor | None) -> None:
+        """Keep what lies at `source`, moved to start..end, and drop the rest; None where it lies there already."""
+        if source is not None:
             self.keys[:, :, start:end] = self.keys.index_select(2, source)
             self.values[:, :, start:end] = self.values.index_select(2, source)
         self.length = end
@@ -83,8 +83,11 @@ class KVCache(Cache):
 
     def compact(self, start: int, rows: Sequence[int]) -> None:
         """Keep `rows` of the positions from `start` on, in every layer; afterwards the length is start + len(rows)."""
+        source = None
+        if list(rows) != list(range(len(rows))):  # a chain's path already lies in place
+            source = to_device([start + row for row in rows], torch.int64, self.layers[0].keys.device)
         for layer in self.layers:
-            layer.keep(start, rows)
+            layer.keep(start, start + len(rows), source)
 
 
 def _room(like: Tensor, positions: int) -> Tensor:

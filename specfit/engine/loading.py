@@ -143,5 +143,12 @@ def _let_go(error: BaseException) -> None:
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)
         seen = seen.__cause__ or seen.__context__
+    give_memory_back()
+
+
+def give_memory_back() -> None:
+    """Freed memory goes back to the system, the pinned host memory that torch keeps for later too."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+        if hasattr(torch.accelerator, "empty_host_cache"):
+            torch.accelerator.empty_host_cache()

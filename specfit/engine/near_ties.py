@@ -123,7 +123,15 @@ def library_reference(engine: Engine) -> Reference:
     folder = embedded_pair.target_folder() if settings["target"] == "embedded" else settings["target"]
     dtype, device = getattr(torch, settings["dtype"]), torch.device(settings["device"])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=settings["attention"])
-    model = model.to(device).eval()
+    if device.type != "cpu":  # there `generate` changes to another kernel while it decodes, but not from this one
+        model.set_experts_implementation("eager")
+    try:
+        model = model.to(device).eval()
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"the library's whole model does not fit on {device} beside the engine ({str(error).splitlines()[0]}); "
+            "take fewer slots, or --reference engine"
+        ) from None
     model.generation_config = GenerationConfig()  # nothing of the checkpoint's own: no sampling, no penalties
     eos = sorted(engine.eos) or None
 

@@ -168,7 +168,7 @@ def plan_target(
         str(target),
         model_needs(model),
         slots=slots,
-        on_gpu=place.type == "cuda",
+        on_gpu=place.type == "cuda" or device_memory is not None,
         context=context or CONTEXT,
         drafter_bytes=weight_bytes(checkpoint_folder(drafter), model.dtype.itemsize) if drafter is not None else 0,
         device_limit=parse_bytes(device_memory) if device_memory is not None else there,

@@ -124,8 +124,11 @@ def scaled(vectors: Tensor) -> Tensor:
 
 
 def pair_fingerprint(engine: Engine) -> str:
-    """Tells pairs with the same shapes apart by their weights: norms, routers, projections; rounded to bfloat16, so
-    that it is the same in every dtype. Experts are left out: only some of them are on the device."""
+    """Tells pairs with the same shapes apart by their weights: norms, routers, projections.
+
+    They are rounded to bfloat16, so that it is the same in that and in float32 (float16 loses small weights). Experts
+    are left out: only some of them are on the device.
+    """
     model: nn.Module = engine.target.model
     experts = tuple(f"{name}." for name, _ in named_moe_modules(engine.target.model))
     assert engine.drafter is not None

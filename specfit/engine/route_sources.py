@@ -1,4 +1,4 @@
-"""Route sources besides the atlas: a trained head, the last token's routes, and every layer's most used experts.
+"""Route sources besides the atlas: the target itself, a trained head, the last token's routes, most used experts.
 
 A route source is called as `source(context, pool)` after each drafted level and gives estimated routes of the root and
 of every node. These need nothing recorded beforehand; all that they compute is inside the request timer.
@@ -10,6 +10,7 @@ of every node. These need nothing recorded beforehand; all that they compute is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from specfit import embedded as embedded_pair
 from specfit.engine.route_head import PIECES, RouteHead, pair_fingerprint, scaled
-from specfit.routes import Routes, bitmaps_from_indices
+from specfit.routes import Routes, bitmaps_from_indices, noise_stream, noisy_indices
 from specfit.tree import EMPTY_POOL, ROOT, DraftPool
 
 if TYPE_CHECKING:
@@ -26,6 +27,52 @@ if TYPE_CHECKING:
     from specfit.engine.engine import Engine
 
 BEFORE_ROOT = -2  # stands for the token before the root, whose fused target features are the root's parent state
+
+
+class TargetRoutes:
+    """The true routes, by running the pool through the target and forgetting it: exact, slow, and off the clock.
+
+    What an atlas holds, for texts that no atlas can: in bfloat16 a tree forward rounds otherwise than a plain one, so
+    pools and near-tied tokens come out otherwise from method to method, and a recording no longer fits. Expert caches
+    are put back as they were, and `clock` stands still meanwhile: decoding is timed as if the routes had lain there.
+    """
+
+    def __init__(self, engine: Engine, *, accuracy: float = 1.0, seed: int = 0) -> None:
+        """accuracy below 1: simulated noise (Section 4.6), drawn by prefix and node."""
+        if not 0 <= accuracy <= 1:
+            raise ValueError(f"a route accuracy is a share in [0, 1]; got {accuracy}")
+        self._engine, self._accuracy, self._seed = engine, accuracy, seed
+        self._paused = 0.0  # seconds
+
+    def clock(self) -> float:
+        """Seconds like `time.perf_counter`, without those spent here."""
+        return perf_counter() - self._paused
+
+    def __call__(self, context: Sequence[int], pool: DraftPool) -> Routes:
+        self._engine.check_open()
+        target, offload = self._engine.target, self._engine.offload
+        target.synchronize()
+        start = perf_counter()
+        held = offload.contents()
+        target.verify(context[-1], pool, range(len(pool)))
+        indices = offload.indices(1 + len(pool))
+        target.rewind()
+        offload.restore(held)
+        if self._accuracy < 1:
+            rows = [
+                noisy_indices(
+                    indices[row : row + 1],
+                    experts=offload.experts,
+                    accuracy=self._accuracy,
+                    rng=noise_stream(self._seed, context, row),
+                )
+                for row in range(len(indices))
+            ]
+            indices = np.concatenate(rows)
+        root, *nodes = bitmaps_from_indices(indices, experts=offload.experts)
+        target.synchronize()
+        self._paused += perf_counter() - start
+        return Routes(root, tuple(nodes), len(offload.layers), offload.experts)
 
 
 class HeadRoutes:
