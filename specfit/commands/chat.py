@@ -16,6 +16,7 @@ from specfit.methods import AR, EAGLE3, SPECFIT, with_max_nodes
 from specfit.report import printable
 from specfit.runs import RouteChoice
 from specfit.sampling import make_sampling
+from specfit.workloads import embedded_workload
 
 if TYPE_CHECKING:
     from specfit.engine.engine import Engine
@@ -61,6 +62,9 @@ def _chat(options: argparse.Namespace) -> None:
         if engine.settings["link"]["kind"] == "emulated":
             print(f"EMULATED LINK, {options.link_ms} ms per expert: times depend on it")
         print(COMMANDS)
+        if options.target == "embedded":
+            example = embedded_workload("problems", split="tune", count=1).questions[0].turns[0]
+            print(f"the embedded model knows its own kind of word problems and little else; ask it: {example}")
         for line in _lines():
             _turn(conversation, line)
 

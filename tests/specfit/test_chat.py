@@ -97,7 +97,7 @@ def test_specfit_is_what_coefficients_ask_for(target: Path, tiny, monkeypatch, c
         (["--temperature", "0"], "temperature is 0.0"),
         (["--sample-top-p", "1.5"], "top_p is 1.5"),
         (["--method", "specfit"], "--method specfit needs --cost FILE"),
-        (["--method", "ar", "--cost", "c.json"], "ar reads neither"),
+        (["--method", "ar", "--cost", "c.json"], "ar reads none"),
         (["--stop", ""], "a stop string is ''"),
     ],
 )
