@@ -16,7 +16,7 @@ from itertools import islice
 from specfit.bootstrap import PairedRatio, paired_speedup
 from specfit.calibrate import CYCLES, DROPPED
 from specfit.fit import Fit, Probe, fit_consecutive
-from specfit.methods import AR, EAGLE3, SPECFIT, Method, Policy
+from specfit.methods import AR, EAGLE3, SPECFIT, Method, Policy, with_max_nodes
 from specfit.metrics import RunMetrics, measure
 from specfit.modelled import ModelledClock
 from specfit.objective import CostModel, CycleState, Selection, evaluate
@@ -65,18 +65,19 @@ def compare(
     clock: ModelledClock,
     *,
     cleared: bool = False,
-    baseline: Method = EAGLE3,
+    baseline: Method | None = None,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Compared]:
     """Replay every rule, in the order given, and compare it with the baseline. `progress` hears the finished rules.
 
+    baseline: EAGLE-3 with trees as large as the cost's intercepts reach, unless given.
     Raises ValueError for no rules, and what `replay` raises.
     """
     if not rules:
         raise ValueError("there are no rules to compare; give at least one as {name: rule}")
     again = partial(replay, world, cost=cost, slots=slots, clock=clock, cleared=cleared, seed=seed)
-    base = again(baseline)
+    base = again(with_max_nodes(EAGLE3, cost.max_nodes) if baseline is None else baseline)
     rows = []
     for done, (name, rule) in enumerate(rules.items(), start=1):
         given = rule if isinstance(rule, Rule) else Rule(as_method(rule, cost))
@@ -122,14 +123,16 @@ def ablations(tuning: World, cost: CostModel, *, max_nodes: int = 7) -> dict[str
         "AR": Rule(AR),
         f"EAGLE-3, {max_nodes} nodes": Rule(_blind(prefix, max_nodes)),
     }
-    for size in (2, 4):
+    sizes = [size for size in (2, 4) if size <= max_nodes]
+    for size in sizes:
         rules[f"chain of {size}"] = Rule(_blind(ChainPolicy(size), max_nodes))
-    for size in (2, 4):
+    for size in sizes:
         rules[f"most probable {size}"] = Rule(_blind(PrefixPolicy(size), max_nodes))
+    smallest = min(4, max_nodes)
     rules |= {
         "OPT-Tree's stop": Rule(replace(_blind(prefix, max_nodes), adaptive_depth=True, stop=OptTreeStop(max_nodes))),
         "size-only cost": Rule(_blind(size_only, max_nodes)),
-        "minimum union of 4": Rule(Method("", policy=MinUnionPolicy(min(4, max_nodes)), max_nodes=max_nodes)),
+        f"minimum union of {smallest}": Rule(Method("", policy=MinUnionPolicy(smallest), max_nodes=max_nodes)),
         "SpecFit, full pool": Rule(replace(adaptive, adaptive_depth=False)),
         "SpecFit, oracle routes": Rule(adaptive),
         "SpecFit, 60 % routes": Rule(adaptive, accuracy=0.6),

@@ -38,7 +38,7 @@ class Answers:
 
 
 def answers_of(run: RunRecord, *, tstamp: float = 0.0, failures: Mapping[str, str] | None = None) -> Answers:
-    """The answers of a run, in its order. A question whose turns are not all there is left out and named.
+    """The answers of a run, in its questions' order. A question whose turns are not all there is left out and named.
 
     tstamp: seconds since 1970 that every line carries. failures: request ids and why they failed.
     """
@@ -52,7 +52,10 @@ def answers_of(run: RunRecord, *, tstamp: float = 0.0, failures: Mapping[str, st
         start = f"{run.settings.get('workload')}/{name}/"
         return next((reason for ident, reason in (failures or {}).items() if ident.startswith(start)), otherwise)
 
-    for name, turns in questions.items():
+    order = {str(ident): place for place, ident in enumerate(run.settings.get("questions", ()))}
+    # A question that failed first and was answered on resuming is last in the run, and `equal.py` pairs lines.
+    for name in sorted(questions, key=lambda name: order.get(name, len(order))):
+        turns = questions[name]
         asked = int(turns[0].extra.get("turns", 1))
         if len(turns) < asked:
             reason = why(name, "the run was cut short")

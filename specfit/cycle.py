@@ -66,7 +66,7 @@ class Drafter(Protocol):
 
 
 RouteSource = Callable[[Sequence[int], DraftPool], Routes]  # (tokens up to and with the root, pool) -> estimate
-TruthSource = Callable[[Sequence[int], DraftPool], Truth]  # the same, and the target's next token at every node
+TruthSource = Callable[[Sequence[int], DraftPool], Truth | None]  # the same, and the target's next token at every node
 StopRule = Callable[[Sequence[int]], int | None]  # tokens that are to be emitted next -> how many end the text, if any
 
 
@@ -166,8 +166,11 @@ class Decoding:
         # From here on nothing is on the request's clock.
         self.request_ms += times.total_ms
         truth = self._truth(context, pool) if self._truth is not None else None
-        if truth is not None and not self._method.uses_routes:
-            selection = evaluate(CycleState(pool, truth.routes), selection.nodes, self._cost)
+        verified = self._target.true_routes()
+        if not self._method.uses_routes:  # its policy saw none, so only now is known what its choice uses
+            used = dict(zip(selection.nodes, verified.nodes, strict=True))
+            ran = replace(verified, nodes=tuple(used.get(node, 0) for node in range(len(pool))))
+            selection = evaluate(CycleState(pool, ran), selection.nodes, self._cost, proved=selection.proved)
         self._emit(committed, reason)
         return CycleRecord(
             index=index,
@@ -177,7 +180,7 @@ class Decoding:
             estimate=routes if self._method.uses_routes else None,
             truth=truth,
             selection=selection,
-            verified=self._target.true_routes(),
+            verified=verified,
             accepted=accepted,
             committed_tokens=committed,
             counts=verdict.counts,

@@ -8,7 +8,7 @@ which are the accepted and one more, the target's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specfit.fit import Probe, fit_consecutive
@@ -238,7 +238,11 @@ def decompose(run: RunRecord, baseline: RunRecord, *, transfer_ms: float) -> Dec
 
 
 def copy_ms(runs: Sequence[RunRecord]) -> tuple[float | None, str]:
-    """tau, the milliseconds that one expert's copy adds to these runs' cycles, and how it was found."""
+    """tau, the milliseconds that one expert's copy adds to the cycles of these runs of one link, and how it was found;
+    None with the reason where the records cannot say."""
+    link = runs[0].settings.get("link") if runs else None
+    if isinstance(link, Mapping) and link.get("kind") == "modelled" and "miss_ms" in link:
+        return float(link["miss_ms"]), "what a copy adds on the described machine"
     cycles = [cycle for run in runs for _, cycle in run.cycles()]
     copies, waited = sum(c.counts.misses for c in cycles), sum(c.counts.wait_ms for c in cycles)
     if not copies:

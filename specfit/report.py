@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import textwrap
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from specfit.metrics import DRIFT, RunMetrics, Speedup, measure, speedup
@@ -56,8 +58,8 @@ def report(runs: Sequence[RunRecord], *, style: str = "text") -> str:
     if not runs:
         return "No runs to report.\n"
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in summary_rows(runs):
-        groups.setdefault(row["workload"], []).append(row)
+    for row, named in zip(summary_rows(runs), told_apart(runs), strict=True):
+        groups.setdefault(row["workload"], []).append({**row, "method": named.method})
     parts = []
     for workload, rows in groups.items():
         title = printable(workload)
@@ -86,7 +88,9 @@ def table(rows: Sequence[Mapping[str, Any]], *, style: str = "text") -> str:
         lines = [f"| {' | '.join(escape_markdown(cell) for cell in line)} |" for line in cells]
         rule = f"|{'|'.join('---' if key in ('method', 'cache') else '---:' for key, _, _ in COLUMNS)}|"
         return "\n".join([lines[0], rule, *lines[1:]])
-    cells = [[clip(cell, 10) if at < 2 else cell for at, cell in enumerate(line)] for line in cells]
+    numbers = sum(max(text_width(line[at]) for line in cells) for at in range(2, len(COLUMNS)))
+    room = max(10, WIDTH - numbers - 10 - (len(COLUMNS) - 1))  # for the method, beside a cache of 10 and the gaps
+    cells = [[clip(line[0], room), clip(line[1], 10), *line[2:]] for line in cells]
     widths = [max(text_width(line[at]) for line in cells) for at in range(len(COLUMNS))]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
     lines = [gap.join(_pad(cell, widths[at], left=at < 2) for at, cell in enumerate(line)).rstrip() for line in cells]
@@ -180,17 +184,35 @@ def cache_name(run: RunRecord) -> str:
 
 
 def label(run: RunRecord) -> str:
-    """The method, with its routes where they are not the atlas's own, and its seed where it is not 0."""
+    """The method, with its routes where they are not those of an atlas or a world, and its seed where it is not 0."""
     routes, words = run.settings.get("routes"), [run.method]
     if isinstance(routes, Mapping):
         source, accuracy = str(routes.get("source")), float(routes.get("accuracy", 1.0))
-        if source != "atlas":
+        if source not in ("atlas", "world"):
             words.append(f"{source} routes")
         elif accuracy < 1:
             words.append(f"{accuracy:.0%} right routes")
     if run.settings.get("seed"):
         words.append(f"seed {run.settings['seed']}")
     return ", ".join(words)
+
+
+def told_apart(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs under names that tell them apart: their `label` where routes or seeds differ within a method, and a
+    number where even so two are of one workload and cache."""
+    labels: dict[str, set[str]] = {}
+    for run in runs:
+        labels.setdefault(run.method, set()).add(label(run))
+    seen: Counter[tuple[str, str, str]] = Counter()
+    named = []
+    for run in runs:
+        name = label(run) if len(labels[run.method]) > 1 else run.method
+        place = _workload(run), cache_name(run), name
+        seen[place] += 1
+        if seen[place] > 1:
+            name = f"{name}, run {seen[place]}"
+        named.append(run if name == run.method else replace(run, settings={**run.settings, "method": name}))
+    return named
 
 
 def link_notes(runs: Sequence[RunRecord]) -> list[str]:

@@ -96,7 +96,7 @@ def summary(cycle: CycleRecord) -> list[list[str]]:
     selection, counts, times = cycle.selection, cycle.counts, cycle.times
     measured = times.total_ms - times.select_ms
     predicted = number(selection.predicted_ms, 1) if selection.predicted_ms else "n/a"
-    union = number(selection.union) if cycle.estimate is not None or cycle.truth is not None else "n/a"
+    union = number(selection.union) if selection.union else "n/a"  # 0: a record whose maker knew no routes
     return [
         ["committed", f"{cycle.committed} = 1 + {len(cycle.accepted)}" if cycle.committed else "0"],
         ["drafted", f"{len(cycle.pool)} nodes, {cycle.drafted_levels} levels"],

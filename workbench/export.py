@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from specfit.records import RunRecord
+from specfit.report import escape_markdown, told_apart
 from workbench.charts import Chart
 from workbench.residency import residency_in
 from workbench.run_facts import run_of
+from workbench.run_table import rule_of
 from workbench.schematic import Schematic, schematic
 from workbench.tables import Table, paper_tables, theory_table
 
@@ -57,7 +59,7 @@ def export_all(
     """Every figure and table of these runs (records or folders), and README.md with what must be known of each.
 
     Those of the paper carry its numbers (figure_2_..., table_5) and, where it prints any, its rows beside ours.
-    transfer_ms: the time one expert's copy adds, for Equation 8, where the runs' link does not say.
+    transfer_ms: the time one expert's copy adds, for Equation 8; as the runs' own copies say, unless given.
     formats: of the figures, of pdf, svg and png; every figure has its CSV, every table all its forms.
 
     A figure that the runs lack the data for is named there with the reason, and does not keep the others from being
@@ -79,14 +81,14 @@ def export_all(
     names = Counter(made.name for made in everything if not getattr(made, "empty", False))
     for made in everything:
         if getattr(made, "empty", False):
-            notes.append(f"- not drawn: {made.title}. {' '.join(made.notes)}")
+            notes.append(f"- not drawn: {escape_markdown(made.title)}. {escape_markdown(' '.join(made.notes))}")
             continue
         name = _free_name(made, names[made.name] > 1, taken)
         ways = TABLE_FORMATS if isinstance(made, Table) else (*(form for form in FORMATS if form in formats), "csv")
         files = _write_ways(made, out / name, ways)
         written += files
-        notes.append(f"- {made.title}: {', '.join(file.name for file in files)}")
-        notes += [f"  - {' '.join(note.split())}" for note in made.notes]
+        notes.append(f"- {escape_markdown(made.title)}: {', '.join(file.name for file in files)}")
+        notes += [f"  - {escape_markdown(' '.join(note.split()))}" for note in made.notes]
     return [*written, _write(out / "README.md", ("\n".join(notes) + "\n").encode())]
 
 
@@ -173,13 +175,13 @@ def _cycles(runs: list[RunRecord]) -> list[Schematic]:
 
 def _theory(runs: list[RunRecord], notes: list[str]) -> list[Table]:
     tables = []
-    for run in runs:
-        if run.method != "specfit":
+    for run in told_apart(runs):
+        if rule_of(run) != "specfit":
             continue
         try:
             tables.append(theory_table(run))
         except ValueError as error:
-            notes.append(f"- not drawn: Table 5. {error}")
+            notes.append(f"- not drawn: Table 5. {escape_markdown(str(error))}")
     return tables
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from specfit.metrics import Decomposition, decompose, measure
+from specfit.metrics import Decomposition, copy_ms, decompose, measure
 from specfit.records import RunRecord
+from specfit.report import alike
 from workbench.charts import Chart, Panel, Series
 from workbench.paper_place import BESIDE, OURS, place_of, pressure_rows, throughput_rows
 from workbench.pool_figures import path_outcomes, predicted_and_measured, reliability, union_by_size
@@ -20,6 +21,7 @@ from workbench.run_table import (
     colour_of,
     methods_of,
     name_among,
+    rule_of,
     runs_of,
     slots_of,
     timing_notes,
@@ -136,7 +138,7 @@ def _pressure(records: list[RunRecord], keys: Sequence[str], name: str, title: s
 def equation_8(runs: Iterable[Any], *, transfer_ms: float | None = None) -> Chart:
     """Equation 8: SpecFit's gain over EAGLE-3 as the mean of two, per fixed time and per copy, by cache size.
 
-    transfer_ms: tau, the time one expert's copy adds; what the link of the runs says, unless given.
+    transfer_ms: tau, the time one expert's copy adds; as `specfit.metrics.copy_ms` finds it in each pair, unless given.
     """
     records = runs_of(runs)
     labels, found, notes = [], [], list(timing_notes(records))
@@ -144,14 +146,15 @@ def equation_8(runs: Iterable[Any], *, transfer_ms: float | None = None) -> Char
         (run, other)
         for run in records
         for other in records
-        if run.method == "specfit" and other.method == "eagle3" and _alike(run, other)
+        if rule_of(run) == "specfit" and rule_of(other) == "eagle3" and alike(run, other)
     ]
     for run, other in sorted(pairs, key=lambda pair: (workload_of(pair[0]), -slots_of(pair[0]))):
-        tau = _copy_ms(run) if transfer_ms is None else transfer_ms
+        tau, how = copy_ms([run, other]) if transfer_ms is None else (transfer_ms, "given")
         label = name_among(run, [one for one, _ in pairs]).removeprefix(f"{method_words('specfit')}, ")
         if tau is None:
-            parts = Decomposition(None, None, None, None, "its link does not say what a copy takes; give transfer_ms")
+            parts = Decomposition(None, None, None, None, f"what a copy takes is not known, because {how}")
         else:
+            notes.append(f"{label}: tau {tau:.3f} ms, {how}.")
             parts = decompose(run, other, transfer_ms=tau)
         if parts.reason is not None:
             notes.append(f"{label}: {parts.reason}.")
@@ -186,20 +189,6 @@ def equation_8(runs: Iterable[Any], *, transfer_ms: float | None = None) -> Char
     about = ", ".join(by_workload(records))
     title = f"Equation 8. The gain over EAGLE-3, per fixed time and per copy, {about}"
     return Chart("equation_8_decomposition", title, panels, rows, tuple(notes), PAGE_IN, about=about)
-
-
-def _alike(run: RunRecord, other: RunRecord) -> bool:
-    same = ("target", "workload", "slots_per_layer", "cleared", "link", "device", "dtype")
-    return all(run.settings.get(key) == other.settings.get(key) for key in same)
-
-
-def _copy_ms(run: RunRecord) -> float | None:
-    """What one expert's copy takes, as far as the link's description says."""
-    link = run.settings.get("link")
-    if not isinstance(link, Mapping):
-        return None
-    said = link.get("miss_ms" if link.get("kind") == "modelled" else "expert_ms")
-    return float(said) if isinstance(said, int | float) else None
 
 
 def stage_times(runs: Iterable[Any]) -> Chart:

@@ -170,6 +170,8 @@ class LiveRun(ipywidgets.VBox):
         if self._stop.is_set():
             return self.controls.say("Stopped before the run began.")
         atlas = self._atlas_of(wish, engine, prompt)
+        if self._stop.is_set():  # recording an atlas takes as long as decoding
+            return self.controls.say("Stopped before the run began.")
         chosen: Any = {"method": wish.method, "accuracy": wish.accuracy, "limit": wish.limit, "cost": self._cost}
         decoding = begin(engine, prompt, atlas=atlas, **chosen)
         growing = GrowingRun(engine, decoding, name=name, settings=live_settings(engine, **chosen))

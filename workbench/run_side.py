@@ -69,7 +69,8 @@ class RunSide:
     def reorder(self, order: str, question: int = -1, *, at: int = 0) -> None:
         """Walk through another choice of cycles; one that the run cannot make says why and changes nothing."""
         run = self.run
-        assert run is not None
+        if run is None:  # the source was none, which the notice says
+            return
         where = None if question < 0 else question
         try:
             found = cycle_order(run, order, question=where, cost=self.view.cost, fuller=self.fuller)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specfit.records import RunRecord
-from specfit.report import cache_name, printable
+from specfit.report import cache_name, printable, told_apart
 from workbench.run_facts import run_of
 from workbench.theme import method_colour, method_words
 
@@ -14,13 +14,16 @@ PAPER_METHODS = ("ar", "eagle3", "specfit")  # in the order of its tables
 
 
 def runs_of(runs: Any) -> list[RunRecord]:
-    """Records of one run or several, each a record or a folder; ValueError for none."""
+    """Records of one run or several, each a record or a folder, named so that no two are taken for one.
+
+    Raises ValueError for none.
+    """
     if isinstance(runs, RunRecord | str) or not isinstance(runs, Iterable):
         runs = [runs]
     found = [run_of(run) for run in runs]
     if not found:
         raise ValueError("figures are made of runs, and none is given")
-    return found
+    return told_apart(found)
 
 
 def workload_of(run: RunRecord) -> str:
@@ -51,6 +54,11 @@ def methods_of(runs: Sequence[RunRecord]) -> list[str]:
     """The methods in the paper's order, others behind in the order of the runs."""
     found = list(dict.fromkeys(run.method for run in runs))
     return sorted(found, key=lambda method: PAPER_METHODS.index(method) if method in PAPER_METHODS else 3)
+
+
+def rule_of(run: RunRecord) -> str:
+    """The method itself, without what `told_apart` added to its name."""
+    return run.method.partition(", ")[0]
 
 
 def colour_of(method: str, runs: Sequence[RunRecord]) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from specfit.objective import CostModel
 from specfit.records import RunRecord
-from specfit.report import escape_markdown, printable, summary_rows
+from specfit.report import escape_markdown, printable, summary_rows, told_apart
 from workbench.charts import rows_csv
 from workbench.paper_place import BESIDE, OURS, PLACES, place_of, table_rows
 from workbench.run_facts import run_cost, run_of
-from workbench.run_table import by_workload, cache_of, workload_of
+from workbench.run_table import cache_of, workload_of
 from workbench.theme import method_words
 
 RUN_COLUMNS = (
@@ -105,27 +105,35 @@ def run_tables(runs: Iterable[Any], *, beside: int | None = None) -> list[Table]
     """
     if beside is not None and beside not in PLACES:
         raise ValueError(f"the paper prints runs in Tables 2, 3 and 4; got {beside}")
-    groups = by_workload([run_of(run) for run in runs])
-    return [_run_table(workload, group, beside) for workload, group in groups.items()]
+    return [_run_table(workload, rows, beside) for workload, (_, rows) in _rows_by_workload(runs).items()]
 
 
 def paper_tables(runs: Iterable[Any]) -> list[Table]:
     """`run_tables` with the paper's rows below ours wherever the paper has the workload, named as its table is."""
     tables = []
-    for workload, group in by_workload([run_of(run) for run in runs]).items():
-        place = place_of(group[0])
-        tables.append(_run_table(workload, group, None if place is None else place.table))
+    for workload, (first, rows) in _rows_by_workload(runs).items():
+        place = place_of(first)
+        tables.append(_run_table(workload, rows, None if place is None else place.table))
     return tables
 
 
-def _run_table(workload: str, runs: list[RunRecord], beside: int | None) -> Table:
-    rows = [{**row, "method": method_words(row["method"]), "source": OURS} for row in summary_rows(runs)]
+def _rows_by_workload(runs: Iterable[Any]) -> dict[str, tuple[RunRecord, list[dict[str, Any]]]]:
+    """For every workload its first run, and a row a run."""
+    records = [run_of(run) for run in runs]
+    groups: dict[str, tuple[RunRecord, list[dict[str, Any]]]] = {}
+    for run, row in zip(told_apart(records), summary_rows(records), strict=True):
+        _, rows = groups.setdefault(workload_of(run), (run, []))
+        rows.append({**row, "method": method_words(run.method), "source": OURS})
+    return groups
+
+
+def _run_table(workload: str, rows: list[dict[str, Any]], beside: int | None) -> Table:
     notes = tuple(f"{row['method']}, {row['cache']}: {note}" for row in rows for note in row["notes"])
     if beside is None:
         return Table("runs", f"Methods on {workload}", RUN_COLUMNS, tuple(rows), notes, about=workload)
     columns = (("source", "Source", "{}"), *RUN_COLUMNS)
     title = f"Table {beside}. Methods on {workload}, beside the paper's {PLACES[beside].setting}"
-    rows += table_rows(PLACES[beside])
+    rows = [*rows, *table_rows(PLACES[beside])]
     return Table(f"table_{beside}", title, columns, tuple(rows), (*notes, BESIDE), about=workload)
 
 
@@ -157,6 +165,8 @@ def theory_table(run: Any, cost: CostModel | None = None) -> Table:
         ("gsm8k", "Paper, GSM8K", "{}"),
     )
     about = f"{workload_of(record)}, {cache_of(record)}"
+    if record.method != "specfit":
+        about += f", {method_words(record.method)}"
     title = f"Table 5. Selection theory on recorded pools of {about}"
     return Table("table_5", title, columns, tuple(rows), tuple(notes), about=about)
 

@@ -93,7 +93,8 @@ FONT_PT = 7.0
 
 def method_words(method: str) -> str:
     """A method's name as people write it."""
-    return METHOD_WORDS.get(method, method)
+    name, comma, rest = method.partition(", ")  # as in "specfit, 60% right routes"
+    return f"{METHOD_WORDS.get(name, name)}{comma}{rest}"
 
 
 def method_colour(method: str, others: tuple[str, ...] = ()) -> str:

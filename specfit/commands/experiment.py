@@ -116,7 +116,9 @@ class TerminalWatcher:
         """A job ended."""
         self._left = f"{in_time(left_s)} left"
         if not sys.stderr.isatty():
-            self.say(f"  done; all cells: {self._left}")
+            self.say(f"  all cells: {self._left}")
+        elif self._bar is not None:
+            self._bar.set_postfix_str(f"all cells: {self._left}")
 
     def _close(self) -> None:
         if self._bar is not None:

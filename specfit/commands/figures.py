@@ -15,7 +15,10 @@ def add(commands: Any) -> None:
     figures.add_argument("folders", nargs="+", type=Path, metavar="RUN")
     figures.add_argument("--out", type=Path, required=True, metavar="DIR")
     figures.add_argument(
-        "--transfer-ms", type=float, metavar="MS", help="time one expert's copy adds (Eq. 8), where the link says none"
+        "--transfer-ms",
+        type=float,
+        metavar="MS",
+        help="time one expert's copy adds (Eq. 8), instead of the one measured",
     )
     figures.add_argument("--formats", default="pdf,svg,png", help="of the figures (pdf,svg,png)")
     figures.set_defaults(command=_figures)

@@ -9,6 +9,7 @@ from typing import Any
 from specfit.ablations import ablations, compare, comparison_table, fit_cost
 from specfit.commands import options as add_options
 from specfit.demo import bar
+from specfit.methods import EAGLE3, with_max_nodes
 from specfit.modelled import ModelledClock
 from specfit.objective import CostModel
 from specfit.report import printable
@@ -40,12 +41,12 @@ def add(commands: Any) -> None:
 def _replay(options: argparse.Namespace) -> None:
     clock = ModelledClock(options.forward_ms, options.level_ms, options.expert_ms, options.miss_ms)
     world, tuning = _open(options.world), _open(options.tuning)
+    _check_pair(world, tuning)
     cost, notes = _cost(options, tuning, clock)
     rules = ablations(tuning, cost, max_nodes=options.max_nodes)
     with bar(f"replay {world.workload}", len(rules)) as step:
-        rows = compare(
-            world, rules, cost, options.slots, clock, cleared=options.cleared, seed=options.seed, progress=step
-        )
+        how = {"cleared": options.cleared, "baseline": with_max_nodes(EAGLE3, options.max_nodes), "seed": options.seed}
+        rows = compare(world, rules, cost, options.slots, clock, progress=step, **how)
     cache = "cache cleared before every forward" if options.cleared else f"{options.slots or world.experts} slots"
     print(f"{printable(world.workload)}, {len(world.prompts)} prompts, {cache}; times are modelled, not measured\n")
     print(comparison_table(rows))
@@ -60,6 +61,16 @@ def _cost(options: argparse.Namespace, tuning: World, clock: ModelledClock) -> t
     sizes = {"max_nodes": options.max_nodes, "seed": options.seed}
     fitted = fit_cost(tuning, options.slots, clock, cleared=options.cleared, **sizes)
     return fitted.cost, fitted.warnings
+
+
+def _check_pair(world: World, tuning: World) -> None:
+    """ValueError where the two are of different models: what is fitted on one says nothing of the other."""
+    targets = [str(one.made_with.get("target")) for one in (world, tuning)]
+    if Path(targets[0]).name != Path(targets[1]).name or world.layer_experts != tuning.layer_experts:
+        raise ValueError(
+            f"the world was recorded with target {targets[0]!r} and the tuning world with {targets[1]!r}; coefficients "
+            "belong to one model, so record calibration prompts with that target and give them as --tuning"
+        )
 
 
 def _open(name: str) -> World:

@@ -14,7 +14,7 @@ from specfit.experiments.report import write_report
 from specfit.methods import SPECFIT
 from specfit.objective import CostModel
 from specfit.records import RunRecord
-from specfit.report import cache_name, printable, report
+from specfit.report import cache_name, printable, report, told_apart
 from specfit.run_folder import load_run
 from specfit.runs import find_runs
 
@@ -40,9 +40,11 @@ def _report(options: argparse.Namespace) -> None:
     if options.theory:
         from specfit.theory.table_5 import render_table_5, table_5  # here: it loads the solvers
 
-        for run in runs:
+        for run, named in zip(runs, told_apart(runs), strict=True):
             if run.settings.get("cost") and run.method == SPECFIT.name:
-                print(f"{printable(str(run.settings['workload']))}, {cache_name(run)}")
+                title = [str(run.settings["workload"]), cache_name(run)]
+                title += [] if named.method == run.method else [named.method]
+                print(printable(", ".join(title)))
                 print(render_table_5(table_5(run, CostModel.from_dict(dict(run.settings["cost"])))))
     else:
         print(report(runs, style="markdown" if options.markdown else "text"), end="")

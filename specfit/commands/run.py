@@ -10,6 +10,7 @@ from specfit.commands.setup import (
     atlas_path,
     choose_routes,
     find_cost,
+    fits_a_recording,
     make_atlas,
     make_engine,
     make_workload,
@@ -43,12 +44,15 @@ def _run(options: argparse.Namespace) -> None:
     methods = [METHODS[name] for name in METHODS] if options.method == "all" else [METHODS[options.method]]
     methods = [with_max_nodes(method, options.max_nodes) for method in methods]
     choice = choose_routes(options)
+    reads_routes = any(method.uses_routes for method in methods)
+    wants_atlas = options.truth or (reads_routes and choice.needs_atlas)
+    if wants_atlas and not fits_a_recording(options):
+        if options.truth:
+            raise ValueError("--truth records what a pool holds, which fits in float32 only; add --dtype float32")
+        wants_atlas = False  # the exact routes are then asked from the target itself
     folder = options.out or new_folder("runs", f"{workload.name}-{options.method}")
     folder.mkdir(parents=True, exist_ok=True)
-    reads_routes = any(method.uses_routes for method in methods)
-    atlas = None
-    if options.truth or (reads_routes and choice.needs_atlas):
-        atlas = make_atlas(options, workload, atlas_path(options, workload, folder))
+    atlas = make_atlas(options, workload, atlas_path(options, workload, folder)) if wants_atlas else None
     runs = []
     with make_engine(options) as engine:
         cost = find_cost(options, engine, folder, choice).cost if reads_routes else None

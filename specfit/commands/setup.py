@@ -85,6 +85,11 @@ def atlas_path(options: argparse.Namespace, workload: Workload, folder: Path) ->
     return shared / f"{safe_name(workload.name)}-{hashlib.sha256(repr(asked).encode()).hexdigest()[:10]}.npz"
 
 
+def fits_a_recording(options: argparse.Namespace) -> bool:
+    """Whether what is decoded meets the same pools again, whatever the method: in float32, not in half precision."""
+    return _route_settings(options)["dtype"] == "float32"
+
+
 def _route_settings(options: argparse.Namespace) -> dict[str, Any]:
     from specfit.engine.engine import expected_route_settings
 

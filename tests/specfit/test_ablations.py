@@ -46,6 +46,13 @@ def test_every_rule_gives_the_same_text_and_its_own_row() -> None:
     assert by_name["mine"].metrics == measure(by_name["mine"].run)
 
 
+def test_smaller_trees_are_compared_with_eagle_3_of_their_size() -> None:
+    cost = CostModel.affine(4.0, 0.2, expert_ms=0.3, max_nodes=3)
+    rows = {row.name: row for row in compare(WORLD, ablations(TUNING, cost, max_nodes=3), cost, 4, CLOCK)}
+    assert rows["EAGLE-3, 3 nodes"].ratio.ratio == 1.0 and "minimum union of 3" in rows
+    assert {"chain of 2", "most probable 2"} < set(rows) and not {"chain of 4", "most probable 4"} & set(rows)
+
+
 def test_the_table_has_a_line_a_rule_and_says_what_it_compares() -> None:
     rows = compare(WORLD, {"EAGLE-3": EAGLE3, "mine": Rule(specfit.Method("x", likely))}, TOY_COST, 4, CLOCK)
     lines = comparison_table(rows).splitlines()
@@ -105,12 +112,15 @@ def test_record_then_replay(tiny, tmp_path: Path, capsys) -> None:
     CostModel.affine(9.0, 0.1, expert_ms=0.1).save(cost)
     assert main(["replay", str(out), "--tuning", str(out), "--cleared", "--cost", str(cost)]) == 0
     assert "cache cleared before every forward" in capsys.readouterr().out
+    assert main(["replay", str(out), "--tuning", str(out), "--cost", str(cost), "--max-nodes", "3"]) == 0
+    assert next(line for line in capsys.readouterr().out.splitlines() if "EAGLE-3, 3 nodes" in line).count("1.00") >= 1
     nan = tmp_path / "nan.json"
     nan.write_text(cost.read_text().replace("0.1", "NaN"))
     for arguments, sentence in (
         (["replay", str(tmp_path / "nothing.npz")], "nothing.npz is no world"),
-        (["replay", str(out), "--slots", "9"], "between 1 and the world's 8 experts; got 9"),
-        (["replay", str(out), "--cost", str(nan)], "nan; coefficients are finite"),
+        (["replay", str(out)], "and the tuning world with 'embedded'; coefficients belong to one model"),
+        (["replay", str(out), "--tuning", str(out), "--slots", "9"], "between 1 and the world's 8 experts; got 9"),
+        (["replay", str(out), "--tuning", str(out), "--cost", str(nan)], "nan; coefficients are finite"),
         (["replay", str(out), "--tuning", str(out), "--miss-ms", "nan"], "miss_ms of a modelled clock is nan"),
     ):
         assert main(arguments) == 2

@@ -55,6 +55,11 @@ def test_questions_that_are_not_whole_are_left_out_and_named() -> None:
     )
 
 
+def test_a_question_answered_on_resuming_is_in_its_place() -> None:
+    run = run_of(turn(2, 0, turns=1), turn("x", 0, turns=1), turn(1, 0, turns=1), questions=[1, 2])
+    assert [line["question_id"] for line in answers_of(run).lines] == [1, 2, "x"]
+
+
 def test_the_file_of_a_folder_is_the_same_every_time(tmp_path: Path) -> None:
     save_run(tmp_path / "run", run_of(turn(1, 0, turns=1), questions=[1]))
     write_answers(tmp_path / "run", tmp_path / "a" / "one.jsonl")

@@ -121,6 +121,23 @@ def test_every_method_cost_and_cache_gives_the_same_text(method: Method, cost: C
         assert max(cycle.committed for cycle in cycles) > 2
 
 
+@pytest.mark.parametrize("method", [AR, EAGLE3], ids=lambda method: method.name)
+def test_a_choice_that_read_no_routes_is_priced_by_those_it_ran(method: Method) -> None:
+    world = ToyWorld(3)
+
+    def choices(with_truth: bool) -> list[Selection]:
+        target, drafter = ToyTarget(world, slots=4), ToyDrafter(world).begin((3, 1, 2)) if method.max_nodes else None
+        decoding = Decoding(
+            (3, 1, 2), target=target, drafter=drafter, method=method, cost=TOY_COST,
+            truth=world.truth if with_truth else None, max_new_tokens=20,
+        )  # fmt: skip
+        cycles = list(decoding)
+        assert all(cycle.selection.union == cycle.counts.demand for cycle in cycles)
+        return [cycle.selection for cycle in cycles]
+
+    assert choices(False) == choices(True)
+
+
 # -- a scripted world: what the target says and what is drafted, written out ------------------------------------------
 
 

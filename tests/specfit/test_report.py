@@ -47,6 +47,14 @@ def test_speedup_is_over_ar_with_the_same_cache_workload_and_link(runs: list[Run
         assert row["speedup"] is None and "no AR run with the same" in row["notes"][0]
 
 
+def test_runs_of_one_method_are_told_apart(runs: list[RunRecord]) -> None:
+    noisy = slowed(runs[5], 1, routes={"source": "world", "accuracy": 0.6})
+    for style in ("text", "markdown"):
+        assert "specfit, 60% right routes" in report([runs[5], noisy], style=style)
+        assert "specfit, run 2" in report([runs[5], runs[5]], style=style)
+        assert "60%" not in report([noisy], style=style)
+
+
 def test_slower_than_ar_is_said(runs: list[RunRecord]) -> None:
     rows = summary_rows([runs[0], slowed(runs[0], 2, method="mine")])
     assert [row["slower_than_ar"] for row in rows] == [False, True]

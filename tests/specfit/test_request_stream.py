@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import specfit
+from specfit.engine.atlas import Atlas
 from specfit.engine.engine import expected_route_settings
 from specfit.engine.expert_cache import ExpertCache
 from specfit.kept_cache import FILE, keep_cache, kept_cache
 from specfit.methods import AR, EAGLE3, Method
-from specfit.run_folder import load_failures
-from specfit.runs import run_method
-from specfit.workloads import Limits, spec_bench
+from specfit.run_folder import load_failures, load_run
+from specfit.runs import MethodRun, ensure_atlas, run_interleaved, run_method
+from specfit.workloads import Limits, Question, spec_bench
 from tests.specfit.experiments.toy_experiments import deterministic
 
 
@@ -76,6 +79,36 @@ def test_logits_that_are_no_numbers_fail_the_request(tiny, workload, tmp_path: P
     assert not run.requests and "logits are NaN" in load_failures(tmp_path / "run")["toy/3/0"]
 
 
+def test_an_atlas_that_leaves_the_text_or_lacks_a_question_stops_no_method_that_reads_none(
+    tiny, workload, tmp_path: Path
+) -> None:
+    with load(tiny) as engine:
+        engine.tokenizer.add_tokens(["t64"])  # which the target does not have
+        odd = Question(9, "two", ("t64",))
+        asked = replace(workload, questions=(*workload.questions[:2], odd))
+        lend = partial(nullcontext, engine)
+        with pytest.raises(ValueError, match="vocabulary"):
+            ensure_atlas(tmp_path / "a.npz", lend, asked, raw=True)
+        atlas = ensure_atlas(tmp_path / "a.npz", lend, asked, raw=True, keep_going=True)
+        assert len(atlas.trajectories) == 3
+        with pytest.raises(ValueError, match="vocabulary"):
+            ensure_atlas(tmp_path / "b.npz", lend, replace(asked, questions=(odd,)), raw=True, keep_going=True)
+
+        first = atlas.trajectories[0]
+        tied = replace(first, output=(*first.output[:3], (first.output[3] + 1) % 64, *first.output[4:]))
+        left = Atlas([tied, *atlas.trajectories[1:]], experts=atlas.experts, made_with=atlas.made_with)
+        run_method(engine, asked, tmp_path / "other", method=EAGLE3, raw=True, keep_going=True)
+        parts = [MethodRun(tmp_path / name, method) for name, method in (("other", AR), ("ar", AR))]
+        with pytest.raises(ValueError, match="other: .* holds a run of another configuration"):
+            run_interleaved(engine, asked, parts, atlas=left, raw=True, keep_going=True)
+    run = load_run(tmp_path / "ar")
+    assert [request.output_tokens for request in run.requests] == [t.output for t in atlas.trajectories]
+    known = [[cycle.truth is not None for cycle in request.cycles] for request in run.requests]
+    assert known[0] == [True] * 3 + [False] * (len(known[0]) - 3) and all(map(all, known[1:]))
+    assert "from cycle 3 on, are not on the atlas's text" in run.requests[0].extra["notes"][-1]
+    assert set(load_failures(tmp_path / "ar")) == {"toy/9/0"}
+
+
 def test_contents_of_a_cache_come_back_exactly() -> None:
     dice = np.random.default_rng(3)
     for _ in range(50):
@@ -96,8 +129,9 @@ def test_contents_of_a_cache_come_back_exactly() -> None:
 
 
 def test_the_last_two_requests_caches_are_kept(tmp_path: Path) -> None:
-    for number in range(3):
-        keep_cache(tmp_path, f"r{number}", [[(number, 0)], []])
+    for number, finished in enumerate((None, "r0", "r1")):
+        keep_cache(tmp_path, f"r{number}", [[(number, 0)], []], finished=finished)
+    keep_cache(tmp_path, "r2", [[(2, 0)], []], finished="r1")  # killed before r2 was stored, and so once more
     assert kept_cache(tmp_path, "r0") is None
     assert kept_cache(tmp_path, "r1") == (((1, 0),), ()) and kept_cache(tmp_path, "r2") == (((2, 0),), ())
     (tmp_path / FILE).write_text('{"r2": [[[1, "x"]]]}')

@@ -84,9 +84,14 @@ def test_what_cannot_be_drawn_is_named_and_keeps_nothing_from_being_written(tmp_
 
 
 def test_several_workloads_and_runs_get_names_of_their_own(tmp_path):
-    runs = [with_cost(toy_run(SPECFIT)), with_cost(toy_run(SPECFIT), workload="other")]
+    runs = [with_cost(toy_run(SPECFIT)), with_cost(toy_run(SPECFIT), workload="*other*")]
+    runs.append(with_cost(toy_run(SPECFIT), workload="*other*", routes={"source": "atlas", "accuracy": 0.6}))
     names = [path.name for path in export_all(runs, tmp_path, formats=("svg",))]
     assert len(names) == len(set(names))
+    told = (tmp_path / "README.md").read_text().splitlines()
+    titles = {line.partition(":")[0] for line in told if line.startswith("- Table 5")}
+    assert len(titles) == 3 and any("60% right routes" in title for title in titles)
+    assert all("*" not in line.replace(r"\*", "") for line in told)
     with pytest.raises(ValueError, match="written as pdf, svg, png; got 'gif'"):
         export_all(runs, tmp_path, formats=("gif",))
 

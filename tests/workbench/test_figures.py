@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from specfit.methods import AR, EAGLE3, SPECFIT
-from specfit.metrics import decompose, measure
+from specfit.metrics import copy_ms, decompose, measure
 from specfit.run_folder import save_run
 from tests.toys import TOY_COST, toy_run
 from workbench import figures
-from workbench.paper_place import place_of
+from workbench.paper_place import PLACES, place_of, table_rows
 from workbench.tables import run_tables, theory_table
 
 
@@ -54,7 +54,7 @@ def test_figures_4a_and_4b_are_the_panels_of_cache_pressure_and_workloads_stay_a
 
 
 def test_equation_8_is_the_decomposition_of_every_pair():
-    runs = [with_cost(run, link={"kind": "emulated", "expert_ms": 0.004}) for run in RUNS]
+    runs = [with_cost(run, link={"kind": "modelled", "miss_ms": 0.004}) for run in RUNS]
     chart = figures.equation_8(runs)
     assert [row["cache"] for row in chart.rows] == ["8 slots", "4 slots"]
     for row, (eagle3, specfit) in zip(chart.rows, ((RUNS[1], RUNS[2]), (RUNS[4], RUNS[5])), strict=True):
@@ -62,8 +62,10 @@ def test_equation_8_is_the_decomposition_of_every_pair():
         assert (row["ratio"], row["weight"]) == (parts.ratio, parts.weight) and parts.ratio
         mean = (1 - row["weight"]) * row["fixed_ratio"] + row["weight"] * row["transfer_ratio"]
         assert row["ratio"] == pytest.approx(mean)
-    unsaid = figures.equation_8(RUNS)
-    assert unsaid.empty and "does not say what a copy takes" in " ".join(unsaid.notes)
+    measured = [row["tau_ms"] for row in figures.equation_8(RUNS).rows]
+    assert measured == [copy_ms([RUNS[2], RUNS[1]])[0], copy_ms([RUNS[5], RUNS[4]])[0]]
+    unsaid = figures.equation_8([with_cost(toy_run(method, tokens=1)) for method in (EAGLE3, SPECFIT)])
+    assert unsaid.empty and "because nothing was copied" in " ".join(unsaid.notes)
     assert not figures.equation_8(RUNS, transfer_ms=0.004).empty
     assert "compares a SpecFit and an EAGLE-3 run" in figures.equation_8(RUNS[:1]).notes[-1]
     assert "would take" in " ".join(figures.equation_8(RUNS, transfer_ms=1e6).notes)
@@ -80,11 +82,38 @@ def test_equation_8_is_the_decomposition_of_every_pair():
         ({"workload": "spec-bench", "questions": list(range(242, 321, 2))}, 2),
         ({"workload": "spec-bench", "questions": [81, 82]}, None),
         ({"workload": "poems"}, None),
+        ({"workload": "gsm8k", "questions": list(range(401, 480, 2))}, 4),
+        ({"workload": "newsroom-qa"}, None),
+        ({"workload": "math"}, None),
+        ({"workload": "spec-bench-math_reasoning"}, 3),
     ],
 )
 def test_a_workload_knows_its_place_in_the_paper(settings, table):
     place = place_of(with_cost(toy_run(AR, tokens=2), **settings))
     assert (place and place.table) == table
+
+
+def test_the_papers_speedups_are_over_ar_with_the_same_cache():
+    shown = {(row["method"], row["cache"]): row["speedup"] for row in table_rows(PLACES[4])}
+    assert shown["AR", "yes"] == 1.0 and shown["SpecFit", "yes"] == pytest.approx(6.70 / 4.24)
+
+
+def test_runs_of_one_method_are_told_apart_by_their_routes_and_seeds():
+    routes = {"source": "atlas", "accuracy": 0.6, "seed": 0}
+    noisy = with_cost(toy_run(SPECFIT, tokens=20, slots=8), routes=routes)
+    seeded = [with_cost(toy_run(method, slots=8), seed=1) for method in (AR, EAGLE3)]
+    runs = [*RUNS[:2], noisy, RUNS[2], RUNS[2], *seeded]
+    (chart,) = figures.decode_throughput(runs)
+    bars = {series.name: series.y for series in chart.panels[0].series}
+    assert bars["SpecFit"] == (measure(RUNS[2]).decode_tps,)
+    assert bars["SpecFit, 60% right routes"] == (measure(noisy).decode_tps,)
+    assert {"SpecFit, run 2", "AR, seed 1", "EAGLE-3, seed 1"} < set(bars) and len(chart.rows) == len(runs)
+    assert len(figures.figure_4a(runs).rows) == len(runs)
+    assert len(figures.equation_8(runs, transfer_ms=0.0).rows) == 3  # none of them with the other seed's EAGLE-3
+    (table,) = run_tables(runs)
+    speedups = {row["method"]: row["speedup"] for row in table.rows}
+    assert len(speedups) == len(runs) and speedups["AR, seed 1"] == 1.0
+    assert {run.method for run in figures.runs_of([noisy])} == {"specfit"}  # alone it needs no longer name
 
 
 def test_reliability_counts_every_drafted_node_once():

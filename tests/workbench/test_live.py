@@ -242,6 +242,18 @@ def test_a_second_run_of_a_question_records_no_second_atlas():
     live.close()
 
 
+def test_stop_while_routes_are_recorded_begins_no_run():
+    def atlas(engine, prompt, max_new_tokens):
+        live.stop()
+        return SimpleNamespace(truth=None)
+
+    live = live_run(atlas=atlas, methods=(AR,))
+    live.start()
+    assert live.wait(30) and live.error is None and live.run is None
+    assert live.controls.status.value.count("Stopped before the run began") == 1
+    live.close()
+
+
 def test_a_freed_live_run_keeps_its_views_and_loads_again():
     made = []
 
