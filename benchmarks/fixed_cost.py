@@ -3,7 +3,7 @@
 A random Qwen3-MoE of 48 layers, 128 experts, top-8 and hidden 256 runs forwards of 1, 4 and 8 rows with all its
 experts in slots: once through the experts hook, once as the library runs it, in turns. Then one forward is taken apart.
 
-    python benchmarks/fixed_cost.py [--rounds N] [--layers N]
+    python -m benchmarks.fixed_cost [--rounds N] [--layers N]
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The paper's request stream carries its expert cache over from question to question. A run that is stopped and resumed
 would begin with an empty one and count other hits; so before a request is stored, what the caches hold goes into
-expert_cache.json under the request's id. The entry of the request before stays as well: whichever of the two the kill
-let through is the last finished one.
+expert_cache.json under the request's id. The entry of the last finished request stays as well: whichever of the two
+the kill let through is the last finished one, also when the same request is killed again and again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ FILE = "expert_cache.json"
 Contents = Sequence[Sequence[tuple[int, int]]]  # for every layer (expert, slot), least recently used first
 
 
-def keep_cache(folder: Path, request_id: str, contents: Contents) -> None:
-    """Note what the caches hold after a request that is about to be stored; RunError where the disk takes no more."""
+def keep_cache(folder: Path, request_id: str, contents: Contents, *, finished: str | None) -> None:
+    """Note what the caches hold after a request that is about to be stored; RunError where the disk takes no more.
+
+    finished: the last request that is stored, None before the first.
+    """
     entries = _entries(folder)
-    last = dict(list(entries.items())[-1:])
+    last = {finished: entries[finished]} if finished in entries else {}
     layers = [[list(pair) for pair in layer] for layer in contents]
     data = json.dumps({**last, request_id: layers}, separators=(",", ":")).encode()
     with in_words(folder, f"keeping the expert cache after request {request_id!r}"):
@@ -36,7 +39,7 @@ def kept_cache(folder: Path, request_id: str) -> Contents | None:
 
 
 def _entries(folder: Path) -> dict[str, list[list[list[int]]]]:
-    """The entries, oldest first; none where the file is missing or not as written, for it only saves a cold start."""
+    """The entries by request; none where the file is missing or not as written, for it only saves a cold start."""
     try:
         entries = json.loads((folder / FILE).read_bytes())
     except (OSError, ValueError):

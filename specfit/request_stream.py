@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from specfit.engine.engine import Engine
 
 
+DECODING_ERRORS = (ValueError, ArithmeticError, RuntimeError, MemoryError)  # that spoil one request and not the next
+
+
 class RequestStream:
     """Decodes questions one after the other into a run folder; close it to let go of the folder."""
 
@@ -86,14 +89,15 @@ class RequestStream:
             self._engine.offload.restore(self._held)
             try:
                 record = self._request(request_id, question, prompt, decoding, told)
-            except (ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+            except DECODING_ERRORS as error:
                 if not self._keep_going:
                     raise
                 self._note_failure(request_id, error)
                 return
             self._held = self._engine.offload.contents()
             if not self._engine.offload.cleared:
-                keep_cache(self._writer.folder, request_id, self._held)
+                last = self._writer.finished[-1] if self._writer.finished else None
+                keep_cache(self._writer.folder, request_id, self._held, finished=last)
             self._writer.append(record, tokens=_texts(self._engine.tokenizer, record))
             self._answers[request_id] = record.output_text
             self._resumed = ""
@@ -120,13 +124,19 @@ class RequestStream:
     ) -> RequestRecord:
         cycles = tuple(_watched(decoding, told))
         self._engine.check_logits()
+        notes = list(prompt.notes)
+        unknown = [cycle.index for cycle in cycles if cycle.truth is None]
+        if self._decode["truth"] is not None and unknown:
+            notes.append(
+                f"{len(unknown)} cycles, from cycle {unknown[0]} on, are not on the atlas's text: no truth kept"
+            )
         extra: dict[str, Any] = {
             "reference": question.reference,
             "number": question.number,
             "turns": len(question.turns),
             "prompt_text": prompt.text,
             "template_hash": prompt.template_hash,
-            "notes": list(prompt.notes),
+            "notes": notes,
         }
         if self._resumed:
             extra["resumed"] = self._resumed

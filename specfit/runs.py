@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specfit.cycle import RouteSource
+from specfit.cycle import RouteSource, TruthSource
 from specfit.methods import Method
 from specfit.objective import CostModel
 from specfit.prompts import Prompt, decode_text, render
-from specfit.records import RunRecord
-from specfit.request_stream import RequestStream, turn_messages
+from specfit.records import RunRecord, Truth
+from specfit.request_stream import DECODING_ERRORS, RequestStream, turn_messages
 from specfit.run_folder import load_run
+from specfit.tree import DraftPool
 from specfit.workloads import Workload
 
 if TYPE_CHECKING:
@@ -80,20 +81,22 @@ def prompts_of(engine: Engine, workload: Workload, *, raw: bool = False) -> list
 
 def ensure_atlas(
     path: Path,
-    resident: Callable[[], Engine],
+    resident: Callable[[], AbstractContextManager[Engine]],
     workload: Workload,
     *,
     raw: bool = False,
     expected: Callable[[], Mapping[str, Any]] | None = None,
+    keep_going: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Atlas:
     """The atlas kept at `path`, or a new one recorded over the workload and kept there.
 
-    resident: loads the engine that records, all its experts on the device and no link; its settings also tell whether
+    resident: lends the engine that records, all its experts on the device and no link; its settings also tell whether
     the atlas there still serves. One made with other settings, or for other prompts, is recorded again.
     expected: the engine's `route_settings` without loading it; a kept atlas that agrees with them needs no engine.
+    keep_going: leave out a question on which decoding fails (methods that read routes will lack it), unless all do.
     """
-    from specfit.engine.atlas import Atlas, record_trajectory  # here: a run without routes needs no atlas
+    from specfit.engine.atlas import Atlas, Trajectory, record_trajectory  # here: a run without routes needs no atlas
 
     texts = [(question.id, question.turns) for question in workload.questions]
     asked = hashlib.sha256(repr((texts, raw, asdict(workload.limits))).encode()).hexdigest()[:16]
@@ -104,7 +107,8 @@ def ensure_atlas(
         made_with = {**engine.route_settings, "questions": asked}
         if kept is not None and kept.made_with == made_with:
             return kept
-        trajectories = []
+        trajectories: list[Trajectory] = []
+        failed: Exception | None = None
         for done, question in enumerate(workload.questions, start=1):
             answers: list[str] = []
             for turn in range(len(question.turns)):
@@ -113,9 +117,17 @@ def ensure_atlas(
                     room = engine.room(ids, workload.limits.new_tokens(len(ids)))
                 except ValueError:
                     break  # the run itself notes it
-                trajectories.append(record_trajectory(engine, ids, max_new_tokens=room))
+                try:
+                    trajectories.append(record_trajectory(engine, ids, max_new_tokens=room))
+                except DECODING_ERRORS as error:
+                    if not keep_going:
+                        raise
+                    failed = error.with_traceback(None)  # which would hold on to memory that ran out
+                    break
                 answers.append(decode_text(engine.tokenizer, trajectories[-1].output))
             progress(done)
+        if failed is not None and not trajectories:
+            raise failed
         atlas = Atlas(trajectories, experts=engine.experts, made_with=made_with)
     atlas.save(path)
     return atlas
@@ -157,6 +169,7 @@ class MethodRun:
     folder: Path
     method: Method
     routes: RouteChoice = field(default_factory=RouteChoice)
+    weighs_cost: bool = True  # False: a method that reads no routes goes without coefficients, as its run was begun
 
 
 def run_interleaved(
@@ -175,20 +188,24 @@ def run_interleaved(
 
     Every method has its own expert cache: before its turn the engine's slots are filled with what its last request left
     behind, outside every timer and without a copy being counted. Who comes first moves on by one with every question.
+    keep_going: also where a method cannot begin at all; the others end before its error is raised.
     """
     if atlas is not None:
         atlas.check(engine.route_settings)
     engine.reset()
     with ExitStack() as opened:
-        streams = []
+        streams, refused = [], []
         for part in parts:
-            source, about = part.routes.make(engine, atlas) if part.method.uses_routes else (None, None)
-            what = _run_settings(engine, workload, part, routes=about, cost=cost, raw=raw) | dict(settings or {})
-            stream = RequestStream(
-                engine, workload, part.folder, method=part.method, cost=cost, routes=source,
-                truth=None if atlas is None else atlas.truth, raw=raw, keep_going=keep_going, settings=what,
-            )  # fmt: skip
-            streams.append(opened.enter_context(closing(stream)))
+            try:
+                stream = _stream(
+                    engine, workload, part, cost=cost, atlas=atlas, raw=raw, settings=settings, keep_going=keep_going
+                )
+            except ValueError as error:
+                if not keep_going or len(parts) == 1 or isinstance(error.__cause__, OSError):
+                    raise
+                refused.append(f"{part.folder.name}: {error}")
+            else:
+                streams.append(opened.enter_context(closing(stream)))
         total = len(streams) * sum(len(question.turns) for question in workload.questions)
 
         def told(tokens: int) -> None:
@@ -199,7 +216,42 @@ def run_interleaved(
                 streams[(number + turn) % len(streams)].answer(question, told)
         for stream in streams:
             stream.finish()
+    if refused:
+        raise ValueError("; ".join(refused))
     return [load_run(part.folder) for part in parts]
+
+
+def _stream(
+    engine: Engine,
+    workload: Workload,
+    part: MethodRun,
+    *,
+    cost: CostModel | None,
+    atlas: Atlas | None,
+    raw: bool,
+    settings: Mapping[str, Any] | None,
+    keep_going: bool,
+) -> RequestStream:
+    reads, truth = part.method.uses_routes, None if atlas is None else atlas.truth
+    own = cost if reads or part.weighs_cost else None
+    source, about = part.routes.make(engine, atlas) if reads else (None, None)
+    what = _run_settings(engine, workload, part, routes=about, cost=own, raw=raw) | dict(settings or {})
+    return RequestStream(
+        engine, workload, part.folder, method=part.method, cost=own, routes=source,
+        truth=truth if reads or truth is None else _where_known(truth), raw=raw, keep_going=keep_going, settings=what,
+    )  # fmt: skip
+
+
+def _where_known(truth: TruthSource) -> TruthSource:
+    """None off the atlas's text, where a near-tie may lead: a method that reads no routes decodes on all the same."""
+
+    def known(context: Sequence[int], pool: DraftPool) -> Truth | None:
+        try:
+            return truth(context, pool)
+        except ValueError:
+            return None
+
+    return known
 
 
 def _run_settings(

@@ -24,6 +24,7 @@ SIZED: dict[str, Callable[[str, int], Method]] = {  # of the name and a number o
     "prefix": lambda name, size: Method(name, policy=PrefixPolicy(size), max_nodes=size, uses_routes=False),
     "min-union": lambda name, size: Method(name, policy=MinUnionPolicy(size), max_nodes=size),
 }
+TRAINED = ("head", "prior")  # route sources that a trained predictor's file makes
 METHOD_NAMES = ", ".join([*PLAIN, *(f"{name}:NODES" for name in SIZED)])
 ROUTE_NAMES = ", ".join([*ROUTE_SOURCES, "noisy:SHARE (as noisy:0.6)"])
 
@@ -55,7 +56,7 @@ def route_choice(name: str, seed: int, head: str | None = None) -> RouteChoice:
             return RouteChoice(accuracy=accuracy, seed=seed)
     elif name in ROUTE_SOURCES:
         trained = None
-        if head is not None and name in ("head", "prior"):
+        if head is not None and name in TRAINED:
             from specfit.engine.route_head import RouteHead  # here: it loads torch
 
             trained = RouteHead.load(head)

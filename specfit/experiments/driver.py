@@ -10,10 +10,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from specfit.experiments.by_name import route_choice
 from specfit.experiments.file import Experiment, WorkloadPart
 from specfit.experiments.folder import ExperimentFolder
 from specfit.experiments.plan import Cell, Timetable, cell_state, choose, groups, plan_cells
@@ -31,7 +32,7 @@ from specfit.experiments.work import (
     weighs_cost,
 )
 from specfit.record_lines import RunError
-from specfit.safe_files import replace_file
+from specfit.safe_files import replace_file, safe_name
 
 CALIBRATION_ATLAS = "atlas-calibration.npz"
 
@@ -106,9 +107,9 @@ class _Work:
             self.timetable.note(cell, cell_state(self.experiment, cell, self.folder))
         missing = [cell for cell in cells if not cell_state(self.experiment, cell, self.folder).complete]
         jobs = [self._cells_job(group) for group in groups(self.experiment, missing)]
-        self._do(self._atlas_jobs(jobs), keep=True)
-        self._do(self._fit_jobs(jobs), keep=True)
-        self._do([(" + ".join(cell.name for cell in job.cells), job) for job in jobs], keep=False)
+        self._do(self._atlas_jobs(jobs))
+        self._do(self._fit_jobs(jobs))
+        self._do([(_title(job.cells), job) for job in jobs])
         done = []
         for cell in cells:
             state = cell_state(self.experiment, cell, self.folder)
@@ -128,8 +129,9 @@ class _Work:
             part=self.experiment.workload(first.workload),
             cells=tuple(cells),
             max_nodes=self.experiment.max_nodes,
-            atlas=f"atlas-{first.workload}.npz" if atlas_needed(self.experiment) else None,
+            atlas=f"{safe_name(f'atlas-{first.workload}')}.npz" if atlas_needed(self.experiment) else None,
             cost=f"calibration-{first.cache}.json" if weighs_cost(self.experiment) else None,
+            cost_given=self.experiment.calibration.cost is not None,
             head=self.experiment.head,
             settings={"seed": first.seed, "order": self.experiment.order},
         )
@@ -142,7 +144,9 @@ class _Work:
         if questions is not None and any(job.cost and not (self.folder / job.cost).exists() for job in jobs):
             wanted[CALIBRATION_ATLAS] = questions
         return [
-            (file, AtlasJob(engine, part, file)) for file, part in wanted.items() if not (self.folder / file).exists()
+            (file, AtlasJob(engine, part, file, keep_going=file != CALIBRATION_ATLAS))
+            for file, part in wanted.items()
+            if not (self.folder / file).exists()
         ]
 
     def _fit_jobs(self, jobs: Sequence[CellsJob]) -> list[tuple[str, Job]]:
@@ -162,16 +166,25 @@ class _Work:
 
     # -- doing them --------------------------------------------------------------------------------------------------
 
-    def _do(self, jobs: Iterable[tuple[str, Job]], *, keep: bool) -> None:
-        """Do jobs by name; `keep`: their results are files that later jobs need."""
-        ready = []
+    def _do(self, jobs: Iterable[tuple[str, Job]]) -> None:
+        """Do jobs by name; of cells whose inputs are missing, those that can do without."""
+        ready: list[tuple[str, Job]] = []
         for name, job in jobs:
             lacking = [file for file in _inputs(job) if not (self.folder / file).exists()]
-            if lacking:
-                why = "; ".join(f"{file} is missing: {self.failures.get(file, 'it was not made')}" for file in lacking)
-                self._failed(name, job, why)
-            else:
+            if not lacking:
                 ready.append((name, job))
+                continue
+            why = "; ".join(f"{file} is missing: {self.failures.get(file, 'it was not made')}" for file in lacking)
+            if not isinstance(job, CellsJob):
+                self._failed(name, job, why)
+                continue
+            able = tuple(cell for cell in job.cells if not _needs(cell, job, lacking))
+            if len(able) < len(job.cells):
+                unable = tuple(cell for cell in job.cells if cell not in able)
+                self._failed(_title(unable), replace(job, cells=unable), why)
+            if able:
+                atlas, cost = (None if file in lacking else file for file in (job.atlas, job.cost))
+                ready.append((_title(able), replace(job, cells=able, atlas=atlas, cost=cost)))
         if self.executor is None:
             for name, job in ready:
                 told = self.watcher.begin(name, _size(job, self.experiment))
@@ -180,29 +193,39 @@ class _Work:
                 except Exception as error:
                     self._failed(name, job, _reason(error))
                 self._ended(job)
-        else:
+        elif ready:
             self._do_elsewhere(ready, self.executor)
 
     def _do_elsewhere(self, jobs: Sequence[tuple[str, Job]], executor: Executor) -> None:
-        futures: dict[Future[dict[str, bytes]], tuple[str, Job, Told]] = {}
+        futures: dict[Future[dict[str, bytes]], tuple[str, Job]] = {}
+        sizes = {name: _size(job, self.experiment) for name, job in jobs}
+        title = jobs[0][0] if len(jobs) == 1 else f"{len(jobs)} jobs on the workers"
+        told, over = self.watcher.begin(title, sum(sizes.values())), 0
         for name, job in jobs:
-            files = {file: (self.folder / file).read_bytes() for file in _inputs(job)}
-            told = self.watcher.begin(name, _size(job, self.experiment))
-            futures[executor.submit(do_away, job, files)] = name, job, told
+            files = {file: (self.folder / file).read_bytes() for file in [*_inputs(job), *self._begun(job)]}
+            futures[executor.submit(do_away, job, files)] = name, job
         try:
             for future in as_completed(futures):
-                name, job, told = futures[future]
+                name, job = futures[future]
                 try:
                     self.opened.store(future.result())
-                    told(_size(job, self.experiment))
+                    self.watcher.say(f"done: {name}")
                 except ExperimentError:
                     raise  # this process's own disk
                 except (Exception, CancelledError) as error:  # whatever an executor makes of a lost worker, too
                     self._failed(name, job, _reason(error))
+                over += sizes[name]
+                told(over)
                 self._ended(job)
         finally:
             for future in futures:
                 future.cancel()
+
+    def _begun(self, job: Job) -> list[str]:
+        """Files of the runs that a job goes on with."""
+        runs = [self.folder / cell.name for cell in _cells(job)]
+        files = (path for run in runs if run.is_dir() for path in sorted(run.iterdir()) if path.name != "lock")
+        return [path.relative_to(self.folder).as_posix() for path in files]
 
     def _ended(self, job: Job) -> None:
         for cell in _cells(job):
@@ -210,7 +233,9 @@ class _Work:
         self.watcher.end(self.timetable.total())
 
     def _failed(self, name: str, job: Job, reason: str) -> None:
-        for what in [cell.name for cell in _cells(job)] or [name]:
+        cells = _cells(job)
+        unfinished = [cell for cell in cells if not cell_state(self.experiment, cell, self.folder).complete]
+        for what in [cell.name for cell in unfinished] if cells else [name]:
             self.failures[what] = reason
             self.opened.note_failure(what, reason)
         self.watcher.say(f"FAILED {name}: {reason}")
@@ -223,6 +248,17 @@ def _inputs(job: Job) -> list[str]:
     if isinstance(job, FitJob):
         return [job.atlas]
     return [file for file in (job.atlas, job.cost) if file is not None]
+
+
+def _needs(cell: Cell, job: CellsJob, lacking: Sequence[str]) -> bool:
+    """Whether a cell cannot do without what is lacking: a method that reads no routes only reports with it."""
+    if cell.routes is None:
+        return False
+    return job.cost in lacking or (job.atlas in lacking and route_choice(cell.routes, cell.seed).needs_atlas)
+
+
+def _title(cells: Sequence[Cell]) -> str:
+    return " + ".join(cell.name for cell in cells)
 
 
 def _cells(job: Job) -> tuple[Cell, ...]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from specfit.calibrate import CYCLES, Calibration
 from specfit.demo import CALIBRATION_TOKENS, calibration_workload
-from specfit.experiments.by_name import method_named, route_choice
+from specfit.experiments.by_name import TRAINED, method_named, route_choice
 from specfit.experiments.toml_values import (
     ExperimentError,
     either,
@@ -214,11 +214,35 @@ def _experiment(given: dict[str, Any], base: Path, source: str) -> Experiment:
     if target == "embedded" and values.get("drafter") is not None:
         raise ExperimentError("drafter: the embedded target brings its own; leave it out")
     made = Experiment(workloads=workloads, calibration=calibration, source=source, **values)
-    for method in made.methods:
-        method_named(method, made.max_nodes)
     for routes in made.routes:
         route_choice(routes, 0)
+    _check_parts(made)
     return made
+
+
+def _check_parts(made: Experiment) -> None:
+    """ExperimentError where something that a cell will need is not given, or what is given serves no cell."""
+    methods = [method_named(method, made.max_nodes) for method in made.methods]
+    drafting = next((method.name for method in methods if method.max_nodes > 0), None)
+    if made.target != "embedded" and made.drafter is None and drafting is not None:
+        raise ExperimentError(
+            f"drafter is missing: method {drafting!r} drafts; only the embedded target brings its own"
+        )
+    trained = next((routes for routes in made.routes if routes in TRAINED), None)
+    if made.head is not None and trained is None:
+        raise ExperimentError(f"head is given, but routes has none of {', '.join(TRAINED)}, which alone read it")
+    if made.head is not None and not Path(made.head).is_file():
+        raise ExperimentError(f"head: there is no file {made.head}; make one with `specfit train-routes`")
+    if made.target != "embedded" and made.head is None and trained is not None:
+        raise ExperimentError(
+            f"head is missing: routes {trained!r} need a file of `specfit train-routes` for this target"
+        )
+    several = len(made.slots) > 1 or made.cleared
+    if made.calibration.cost is not None and several and any(method.uses_routes for method in methods):
+        raise ExperimentError(
+            "calibration.cost serves one cache, and this file compares several; leave it out to fit each, or write a "
+            "file for each cache"
+        )
 
 
 def _workload(given: Any, where: str, base: Path) -> WorkloadPart:
@@ -240,10 +264,9 @@ def _calibration(values: dict[str, Any], base: Path, *, embedded: bool) -> Calib
     protocol, where = values.get("protocol", "consecutive"), "calibration"
     if "cost" in values:
         asked = (*FROM_FILE, "max_new_tokens", "raw")
-        _only(values, where, *asked, reason="its coefficients are given by cost, so nothing is decoded")
+        _only(values, where, "protocol", *asked, reason="cost gives fitted coefficients, so nothing is decoded")
         path = _inside(base, values["cost"]).resolve()
-        Calibration.load(path)  # refuses what is none
-        return CalibrationPart(protocol, None, str(path))
+        return CalibrationPart(Calibration.load(path).protocol, None, str(path))  # refuses a file that is none
     limits = Limits(max_new_tokens=values.get("max_new_tokens", CALIBRATION_TOKENS))
     if "file" not in values:
         if not embedded:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from specfit.experiments.by_name import TRAINED
 from specfit.experiments.file import Experiment
 from specfit.experiments.plan import plan_cells
 from specfit.experiments.toml_values import ExperimentError
@@ -30,6 +31,7 @@ from specfit.safe_files import disk_errors, replace_file, write_all
 FORMAT = {"format": "specfit-experiment", "version": 1}
 MAY_GROW = ("slots", "methods", "routes", "seeds", "workloads")  # more of these are new cells; the old ones stand
 FAILURES = "failures.jsonl"
+INCOMING, OUTGOING = ".incoming", ".outgoing"  # runs that come from elsewhere, and those whose place they take
 
 
 class ExperimentFolder:
@@ -54,6 +56,7 @@ class ExperimentFolder:
                 ) from None
             try:
                 self.check()  # again: another process may have written it while we waited for nothing
+                self._put_back()
                 self._write_down()
             except BaseException:
                 self._lock.release()
@@ -100,20 +103,31 @@ class ExperimentFolder:
             write_all(file, json_line({"what": what, "reason": reason, "at": now()}, "a failure"))
 
     def store(self, files: Mapping[str, bytes]) -> None:
-        """Write the files of a job that was done elsewhere; a run folder appears whole or not at all."""
+        """Write the files of a job that was done elsewhere; of a run folder they are all. Killed at any moment, the
+        folder holds the old run or the new one."""
         with self._in_words("storing a job's results"):
-            incoming = self.folder / ".incoming"
+            incoming, outgoing = self.folder / INCOMING, self.folder / OUTGOING
             shutil.rmtree(incoming, ignore_errors=True)
+            outgoing.mkdir(exist_ok=True)
             for name, data in files.items():
                 path = incoming / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, data)
             for path in sorted(incoming.iterdir()) if files else []:
                 there = self.folder / path.name
-                if there.is_dir():  # an unfinished run, which this one repeats from its beginning
-                    shutil.rmtree(there)
+                if there.is_dir():  # the unfinished run that this one goes on with
+                    there.replace(outgoing / path.name)
                 path.replace(there)
-            shutil.rmtree(incoming, ignore_errors=True)
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Bring back a run that a kill caught on its way out, and clear away what else such a kill has left."""
+        outgoing = self.folder / OUTGOING
+        for path in sorted(outgoing.iterdir()) if outgoing.is_dir() else []:
+            if not (self.folder / path.name).exists():
+                path.replace(self.folder / path.name)
+        shutil.rmtree(outgoing, ignore_errors=True)
+        shutil.rmtree(self.folder / INCOMING, ignore_errors=True)
 
     def _write_down(self) -> None:
         cells = [cell.name for cell in plan_cells(self._experiment)]
@@ -180,6 +194,8 @@ def _taken_away(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 def _fixed(asked: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """`asked` without what may grow; of the workloads, those that both have."""
     fixed = {key: value for key, value in asked.items() if key not in MAY_GROW}
+    if not all(set(TRAINED) & set(file.get("routes", ())) for file in (asked, other)):
+        fixed.pop("head", None)  # a file without such routes may name none, and may ask for them later
     interleaved = asked.get("order") == "interleaved" or other.get("order") == "interleaved"
     for key in MAY_GROW:
         mine, theirs = asked.get(key), other.get(key)

@@ -6,6 +6,7 @@ and which of them a column depends on. Where none of those differ, the differenc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +26,7 @@ TABLES: Mapping[str, tuple[int, tuple[PaperRow, ...], str, int]] = {
     "gsm8k-4090": (4, TABLE_4, RTX4090, 32),
 }
 STANDS_FOR = {"news": "summarization", "problems": "gsm8k"}  # of the embedded corpus
-MODEL_NUMBER = {A100: "A100", RTX4090: "4090"}  # as GPUs name themselves
+GPU_NAMES = {A100: re.compile("A100-PCIE-40GB"), RTX4090: re.compile("RTX 4090$")}  # as they name themselves
 # key, heading, format
 COMPARED: tuple[Column, ...] = (
     ("draft_nodes", "nodes", "{:.2f}"),
@@ -47,6 +48,12 @@ COUNTED = ("draft_nodes", "committed", "cycles", "h2d_per_token")
 LETTERS = {"model": "M", "link": "L", "hardware": "H", "protocol": "P"}
 
 
+def exact_routes(run: RunRecord) -> bool:
+    """Whether a run's method, if it reads routes at all, read the atlas's own: the paper's tables have no other."""
+    routes = run.settings.get("routes")
+    return not isinstance(routes, Mapping) or (routes.get("source"), routes.get("accuracy", 1.0)) == ("atlas", 1.0)
+
+
 def paper_name(workload: Mapping[str, Any]) -> str | None:
     """Which of the paper's workloads an experiment's workload is, or stands for."""
     return workload.get("paper") or STANDS_FOR.get(str(workload.get("embedded")))
@@ -65,7 +72,7 @@ def beside_paper(
     found: dict[str, dict[str, None]] = {}
     for run, row in rows:
         shown.append({**row, "source": "this run"})
-        published = None if name is None else _published(run, row, name)
+        published = None if name is None else _published(run, name)
         if published is None or name is None:
             continue
         why = causes(run, workload, calibration, name)
@@ -104,7 +111,7 @@ def causes(run: RunRecord, workload: Mapping[str, Any], calibration: str, name: 
         kind = link.get("kind") if isinstance(link, Mapping) else "unknown"
         found["link"].append(f"{kind} link in place of CUDA copies over PCIe")
     gpu = run.machine.get("gpu")
-    if MODEL_NUMBER[machine] not in str(gpu):
+    if not GPU_NAMES[machine].search(str(gpu)):
         found["hardware"].append(f"{gpu or run.machine.get('processor') or 'another machine'} in place of {machine}")
     ids, limit = PAPER_WORKLOADS[name]
     if list(workload.get("questions", ())) != list(ids):
@@ -120,9 +127,9 @@ def causes(run: RunRecord, workload: Mapping[str, Any], calibration: str, name: 
         found["protocol"].append(f"calibration by {calibration} cycles in place of the paper's repeated probes")
     if settings.get("order") == "interleaved":
         found["protocol"].append("methods take turns on every question in place of one after the other")
-    routes = settings.get("routes")
-    if isinstance(routes, Mapping) and (routes.get("source") != "atlas" or routes.get("accuracy", 1.0) != 1.0):
-        found["protocol"].append("routes that are not the atlas's own")
+    if not run.complete:
+        asked = len(workload.get("questions", ()))
+        found["protocol"].append(f"only {len(run.requests)} of {asked} requests are finished")
     return {cause: sentences for cause, sentences in found.items() if sentences}
 
 
@@ -140,7 +147,7 @@ def figure_4(rows: Sequence[tuple[RunRecord, Mapping[str, Any]]]) -> list[dict[s
         for key in FIGURE_4:
             line[key] = row[key]
             published = FIGURE_4[key].get(run.method)
-            if place is not None and published is not None and row["label"] == run.method:
+            if place is not None and published is not None and exact_routes(run):
                 line[f"paper_{key}"] = published[place]
         found.append(line)
     return found
@@ -159,12 +166,12 @@ FIGURE_4_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def _published(run: RunRecord, row: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+def _published(run: RunRecord, name: str) -> dict[str, Any] | None:
     """The paper's row for this run: its method with exact routes, without the cache or with the same share of slots."""
     _, published, _, slots = TABLES[name]
     cleared = bool(run.settings.get("cleared"))
     share = int(run.settings.get("slots_per_layer") or run.experts) / run.experts
-    if row["label"] != run.method or not (cleared or abs(share - slots / PAPER_EXPERTS) < 0.005):
+    if not exact_routes(run) or not (cleared or abs(share - slots / PAPER_EXPERTS) < 0.005):
         return None
     for candidate in published:
         if (candidate.method, candidate.cache) == (run.method, not cleared):

@@ -58,7 +58,7 @@ def load_experiment(folder: str | Path) -> Found:
     }
     for cell in there:
         failed = load_failures(folder / cell)
-        failures |= {request: f"{reason} ({cell})" for request, reason in failed.items()}
+        failures |= {f"{cell}, {request}": reason for request, reason in failed.items()}
     calibrations = {
         path.stem.removeprefix("calibration-"): Calibration.load(path)
         for path in sorted(folder.glob("calibration-*.json"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from specfit.answers import spec_bench_speedup
 from specfit.bootstrap import paired_speedup
 from specfit.calibrate import Calibration
 from specfit.experiments.document import Grid, Section
-from specfit.experiments.published import COLUMNS, FIGURE_4_COLUMNS, beside_paper, figure_4, paper_name
+from specfit.experiments.published import COLUMNS, FIGURE_4_COLUMNS, beside_paper, exact_routes, figure_4, paper_name
 from specfit.metrics import copy_ms, decompose, shared_requests, speedup
 from specfit.objective import CostModel
 from specfit.paper import COEFFICIENTS
@@ -40,12 +40,12 @@ def speedups(name: str, rows: Rows) -> Section:
     """Every method over AR, and over EAGLE-3, with the same cache: three ratios, and how sure the first is."""
     lines, notes = [], []
     for run, row in rows:
-        for other, beside in rows:
-            if other is run or beside["label"] not in (BASELINE, "eagle3") or run.method == BASELINE:
+        for other, _ in rows:
+            if other is run or other.method not in (BASELINE, "eagle3") or run.method == BASELINE:
                 continue
             if not alike(run, other):
                 continue
-            line: dict[str, Any] = {"label": row["label"], "over": beside["label"], "cache": row["cache"]}
+            line: dict[str, Any] = {"label": row["label"], "over": other.method, "cache": row["cache"]}
             gain = speedup(run, other)
             line |= {"questions": gain.requests, "sums": gain.ratio_of_sums, "means_of_ratios": gain.mean_of_ratios}
             line["means"] = spec_bench_speedup(run, other)
@@ -53,9 +53,9 @@ def speedups(name: str, rows: Rows) -> Section:
                 interval = paired_speedup(run, other)
                 line |= {"low": interval.low, "high": interval.high}
             except ValueError as error:
-                notes.append(f"{row['label']} over {beside['label']}, {row['cache']}: no interval, because {error}")
+                notes.append(f"{row['label']} over {other.method}, {row['cache']}: no interval, because {error}")
             line["equal"] = sum(a.output_tokens == b.output_tokens for a, b in shared_requests(run, other))
-            line["flag"] = "SLOWER THAN AR" if beside["label"] == BASELINE and gain.slower else ""
+            line["flag"] = "SLOWER THAN AR" if other.method == BASELINE and gain.slower else ""
             lines.append(line)
     columns = (
         ("label", "method", "{}"),
@@ -75,7 +75,7 @@ def speedups(name: str, rows: Rows) -> Section:
         "of means: as Spec-Bench's speed.py, each question's tokens per second with prefill, averaged, then divided "
         "(it counts the baseline's tokens by tokenizing its texts again, so its own figure differs a little); mean of "
         "ratios: each request's own decode speed-up, averaged. The three are different numbers",
-        "the interval is a paired bootstrap over the questions: it speaks of other questions of this kind, "
+        "the interval is a paired bootstrap over the requests: it speaks of other requests of this kind, "
         + (
             "and since methods took turns, slow drift of the machine is in both sides of each pair"
             if any(run.settings.get("order") == "interleaved" for run, _ in rows)
@@ -89,8 +89,8 @@ def equation_8(name: str, rows: Rows) -> list[Section]:
     """What of SpecFit's gain over EAGLE-3 comes from the fixed time of a cycle, and what from fewer copies."""
     lines, notes = [], []
     for run, row in rows:
-        for other, beside in rows:
-            if run.method in (BASELINE, "eagle3") or beside["label"] != "eagle3" or not alike(run, other):
+        for other, _ in rows:
+            if run.method in (BASELINE, "eagle3") or other.method != "eagle3" or not alike(run, other):
                 continue
             tau, how = copy_ms([run, other])
             line: dict[str, Any] = {"label": row["label"], "over": "eagle3", "cache": row["cache"], "tau": tau}
@@ -138,9 +138,10 @@ def selection_theory(groups: Mapping[str, Rows]) -> list[Section]:
     sections = []
     for name, rows in groups.items():
         for run, row in rows:
-            if run.method != "specfit" or row["label"] != "specfit" or not run.settings.get("cost"):
+            if run.method != "specfit" or not exact_routes(run) or not run.settings.get("cost"):
                 continue
-            title = f"{name}, {row['cache']}: selection theory (Table 5)"
+            seed = f", seed {run.settings['seed']}" if run.settings.get("seed") else ""
+            title = f"{name}, {row['cache']}{seed}: selection theory (Table 5)"
             try:
                 found = table_5(run, CostModel.from_dict(dict(run.settings["cost"])))
             except ValueError as error:
@@ -162,7 +163,7 @@ def selection_theory(groups: Mapping[str, Rows]) -> list[Section]:
                 ("summarization", "paper, summarization", "{}"),
                 ("gsm8k", "paper, GSM8K", "{}"),
             )
-            slug = "".join(char if char.isalnum() else "_" for char in f"{name}_{row['cache']}".lower())
+            slug = "".join(char if char.isalnum() else "_" for char in f"{name}_{row['cache']}{seed}".lower())
             notes = tuple(line.note for line in found if line.note)
             sections.append(Section(title, grid=Grid(f"{slug}_table_5", columns, tuple(lines)), notes=notes))
     return sections

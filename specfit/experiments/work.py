@@ -7,7 +7,9 @@ take longer than the cell.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +21,7 @@ from specfit.experiments.by_name import method_named, route_choice
 from specfit.experiments.file import Experiment, WorkloadPart
 from specfit.experiments.plan import Cell
 from specfit.objective import CostModel
+from specfit.run_reading import read_header
 from specfit.runs import MethodRun, Progress, ensure_atlas, prompts_of, run_interleaved
 
 if TYPE_CHECKING:
@@ -97,6 +100,7 @@ class AtlasJob:
     engine: EngineSpec
     part: WorkloadPart
     file: str  # of the experiment's folder
+    keep_going: bool  # without a question on which decoding fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ class CellsJob:
     max_nodes: int
     atlas: str | None
     cost: str | None  # a calibration's file
+    cost_given: bool  # by the experiment's file, so not fitted here
     head: str | None  # a route predictor's file, on the machine that does the job
     settings: Mapping[str, Any]  # that every run of it keeps, beside the engine's
 
@@ -136,7 +141,7 @@ class Bench:
     def __init__(self) -> None:
         self._spec: EngineSpec | None = None
         self._engine: Engine | None = None
-        self._atlases: dict[tuple[Path, int], Atlas] = {}
+        self._atlas: tuple[bytes, Atlas] | None = None  # of a file with this digest
 
     def do(self, job: Job, folder: Path, told: Told = lambda done: None) -> None:
         """Do a job in a folder that holds the files it names. What it raises is its failure; the next job is not
@@ -156,17 +161,15 @@ class Bench:
         """Give the memory back."""
         if self._engine is not None:
             self._engine.close()
-        self._engine = self._spec = None
-        self._atlases.clear()
+        self._engine = self._spec = self._atlas = None
 
     def _record(self, job: AtlasJob, folder: Path, told: Told) -> None:
-        def resident() -> Engine:
-            self.close()
-            return job.engine.load()
+        def resident() -> AbstractContextManager[Engine]:
+            return nullcontext(self._ready(job.engine))  # the next atlas is recorded with it, too
 
         ensure_atlas(
             folder / job.file, resident, job.part.workload, raw=job.part.raw, expected=job.engine.route_settings,
-            progress=told,
+            keep_going=job.keep_going, progress=told,
         )  # fmt: skip
 
     def _fit(self, job: FitJob, folder: Path, told: Told) -> None:
@@ -175,7 +178,7 @@ class Bench:
         fitted = calibrate(
             engine,
             [prompt.ids for prompt in prompts_of(engine, job.part.workload, raw=job.part.raw)],
-            self._atlas(folder / job.atlas),
+            self._atlas_of(folder / job.atlas),
             protocol=job.protocol,
             max_nodes=job.max_nodes,
             max_new_tokens=job.part.workload.limits.max_new_tokens or CALIBRATION_TOKENS,
@@ -193,13 +196,19 @@ class Bench:
             try:
                 fitted.check(engine.settings)
             except ValueError as error:
-                raise ValueError(f"{error}; remove {job.cost} from the experiment's folder to fit it anew") from None
+                mend = (
+                    "name one that fits under calibration.cost, or leave that out"
+                    if job.cost_given
+                    else f"remove {job.cost} from the experiment's folder to fit it anew"
+                )
+                raise ValueError(f"{error}; in an experiment: {mend}") from None
             cost = fitted.cost
         parts = [
             MethodRun(
                 folder / cell.name,
                 method_named(cell.method, job.max_nodes),
                 route_choice(cell.routes or "atlas", cell.seed, job.head),
+                weighs_cost=not _begun_without_cost(folder / cell.name),
             )
             for cell in job.cells
         ]
@@ -212,7 +221,7 @@ class Bench:
             job.part.workload,
             parts,
             cost=cost,
-            atlas=None if job.atlas is None else self._atlas(folder / job.atlas),
+            atlas=None if job.atlas is None else self._atlas_of(folder / job.atlas),
             raw=job.part.raw,
             settings=job.settings,
             keep_going=True,
@@ -225,13 +234,18 @@ class Bench:
             self._engine, self._spec = spec.load(), spec
         return self._engine
 
-    def _atlas(self, path: Path) -> Atlas:
+    def _atlas_of(self, path: Path) -> Atlas:
         from specfit.engine.atlas import Atlas
 
-        key = path, path.stat().st_mtime_ns
-        if key not in self._atlases:
-            self._atlases[key] = Atlas.load(path)
-        return self._atlases[key]
+        digest = hashlib.sha256(path.read_bytes()).digest()  # a job that was sent has a folder of its own every time
+        if self._atlas is None or self._atlas[0] != digest:
+            self._atlas = digest, Atlas.load(path)
+        return self._atlas[1]
+
+
+def _begun_without_cost(run: Path) -> bool:
+    """Whether a run was begun before the experiment had methods that weigh time, or while their fit had failed."""
+    return (run / "run.json").exists() and read_header(run)["settings"].get("cost") is None
 
 
 def atlas_needed(experiment: Experiment) -> bool:
@@ -250,15 +264,17 @@ _BENCH = Bench()  # of a worker process, which does many jobs
 
 
 def do_away(job: Job, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Do a job in a folder of its own that holds `files`; returns the new files by their path in it."""
+    """Do a job in a folder of its own that holds `files`; returns the new files by their path in it, and all files of
+    run folders, which a job goes on with."""
     with TemporaryDirectory(prefix="specfit-") as scratch:
         folder = Path(scratch)
         for name, data in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(data)
         _BENCH.do(job, folder)
         found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "lock")
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in found
-            if path.relative_to(folder).as_posix() not in files
+            if path.parent != folder or path.name not in files
         }

@@ -15,6 +15,7 @@ from specfit.experiments.driver import run_experiment
 from specfit.experiments.folder import ExperimentFolder, job_failures
 from specfit.experiments.toml_values import ExperimentError
 from specfit.run_folder import load_run
+from specfit.run_reading import load_sessions
 from tests.specfit.experiments.toy_experiments import Heard, deterministic, toy_experiment, toy_file
 
 ROUTES = 'routes = ["atlas", "noisy:0.5"]'
@@ -128,6 +129,48 @@ def test_an_executor_gives_the_same_cells_and_its_failures_are_recorded(tiny, do
         far = toy_experiment(tiny, tmp_path, more='methods = ["ar"]', replaced=("slots = [4]", "slots = [99]"))
         failed = run_experiment(far, tmp_path / "far", watcher=Heard(), executor=executor)
     assert "got 99" in failed.failures["ones-99-slots-ar"]
+
+
+class Stop(Heard):
+    """Ctrl-C after the first request of a cell."""
+
+    def begin(self, title: str, total: int) -> Any:
+        def told(done: int) -> None:
+            if done == 1:
+                raise KeyboardInterrupt
+
+        return told
+
+
+def test_what_was_begun_here_goes_on_elsewhere_and_survives_a_kill_while_it_comes_back(tiny, tmp_path: Path) -> None:
+    out, cell = tmp_path / "out", "ones-4-slots-ar"
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(toy_experiment(tiny, tmp_path, more='methods = ["ar"]'), out, watcher=Stop())
+    (begun,) = load_run(out / cell).requests
+    grown = toy_experiment(tiny, tmp_path, more='methods = ["ar", "specfit"]')  # now there are coefficients
+    heard = Heard()
+    with ThreadPoolExecutor(1) as executor:
+        outcome = run_experiment(grown, out, watcher=heard, executor=executor)
+    assert outcome.done == (cell, "ones-4-slots-specfit") and not outcome.failures
+    run = load_run(out / cell)
+    assert run.requests[0] == begun and len(load_sessions(out / cell)) == 2  # not decoded again
+    assert run.settings["cost"] is None and load_run(out / outcome.done[1]).settings["cost"] is not None
+    assert heard.begun == ["atlas-ones.npz", "2 jobs on the workers"] and heard.done[heard.begun[1]] == 6
+
+    (out / ".outgoing").mkdir()
+    (out / cell).rename(out / ".outgoing" / cell)
+    with ExperimentFolder(out, grown):
+        assert deterministic(load_run(out / cell)) == deterministic(run)
+    assert not (out / ".outgoing").exists()
+
+
+def test_cells_that_read_no_routes_do_without_a_fit_that_fails(tiny, tmp_path: Path) -> None:
+    more = 'methods = ["ar", "specfit"]\norder = "interleaved"'
+    experiment = toy_experiment(tiny, tmp_path, more=more, fitted='protocol = "paper"\nraw = true\nmax_new_tokens = 2')
+    outcome = run_experiment(experiment, tmp_path / "out", watcher=Heard())
+    assert outcome.done == ("ones-4-slots-ar",)
+    assert set(outcome.failures) == {"calibration-4-slots.json", "ones-4-slots-specfit"}
+    assert "calibration-4-slots.json is missing: " in outcome.failures["ones-4-slots-specfit"]
 
 
 def test_a_clock_that_jumps_moves_no_duration(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 from specfit.cli import main
 
 SHIPPED = Path(__file__).parents[3] / "experiments" / "embedded.toml"
-CUTS = (("count = 4\n", "count = 1\nmax_new_tokens = 10\n"), ('"consecutive"\n', '"consecutive"\nmax_new_tokens = 8\n'))
+CUTS = (
+    ("count = 4\n", "count = 1\nmax_new_tokens = 10\n"),
+    ('"consecutive"\n', '"consecutive"\nmax_new_tokens = 8\n'),
+    ("expert_ms = 0.8\n", "expert_ms = 0.01\n"),
+)
 
 
 def test_the_shipped_experiment_cut_down(tmp_path: Path, capsys) -> None:

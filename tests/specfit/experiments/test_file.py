@@ -12,7 +12,7 @@ from specfit.experiments.file import read_experiment
 from specfit.experiments.plan import Timetable, cell_state, choose, in_time, plan_cells
 from specfit.experiments.toml_values import ExperimentError
 from specfit.workloads import PAPER_WORKLOADS
-from tests.specfit.experiments.toy_experiments import toy_experiment, toy_file
+from tests.specfit.experiments.toy_experiments import toy_cost, toy_experiment, toy_file
 
 SHIPPED = Path(__file__).parents[3] / "experiments"
 EMBEDDED = """
@@ -82,6 +82,8 @@ def test_shipped_files_are_read_and_have_the_papers_ids_and_limits(shipped: Path
         ('embedded = "news"\ncount = 1', 'file = "nothing.jsonl"', "nothing.jsonl"),
         ("slots = [8]", "slots = [8", "is not TOML"),
         ("slots = [8]", 'slots = [8]\ntarget = "x/y"', "calibration.file is missing"),
+        ("slots = [8]", 'slots = [8]\nroutes = ["head"]\nhead = "nowhere.safetensors"', "there is no file"),
+        ("slots = [8]", 'slots = [8]\nhead = "nowhere.safetensors"', "routes has none of head, prior"),
         ('[[workload]]\nname = "w"', '[workload]\nname = "w"', "[[workload]]"),
     ],
 )
@@ -90,6 +92,31 @@ def test_what_is_wrong_is_refused_by_its_name(tmp_path: Path, old: str, new: str
     with pytest.raises(ExperimentError, match=r"experiment\.toml") as refused:
         read(tmp_path, EMBEDDED.replace(old, new, 1))
     assert sentence in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"more": 'routes = ["atlas", "prior"]'}, "head is missing: routes 'prior' need a file"),
+        ({"replaced": ("drafter = ", "device = ")}, "drafter is missing: method 'eagle3' drafts"),
+        ({"more": "cleared = true"}, "calibration.cost serves one cache"),
+        (
+            {"replaced": ("[calibration]", '[calibration]\nprotocol = "paper"')},
+            "calibration.protocol does not fit here",
+        ),
+    ],
+)
+def test_what_a_cell_would_lack_is_refused_before_any_runs(tiny, tmp_path: Path, changes: dict, sentence: str) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        toy_experiment(tiny, tmp_path, **changes)
+    assert sentence in str(refused.value)
+
+
+def test_a_given_cost_brings_its_protocol(tiny, tmp_path: Path) -> None:
+    made = json.loads(toy_cost(tiny).read_text())
+    (tmp_path / "cost.json").write_text(json.dumps({**made, "protocol": "paper"}))
+    changed = (str(toy_cost(tiny)), "cost.json")
+    assert toy_experiment(tiny, tmp_path, replaced=changed).describe()["calibration"]["protocol"] == "paper"
 
 
 def test_missing_and_undecodable_files(tmp_path: Path) -> None:
@@ -111,7 +138,7 @@ def test_a_changed_question_changes_the_description(tiny, tmp_path: Path) -> Non
 
 def test_cells_their_names_and_their_choice(tiny, tmp_path: Path) -> None:
     more = 'cleared = true\nroutes = ["atlas", "noisy:0.6"]\nmethods = ["ar", "specfit", "chain:2"]\nseeds = [0, 3]'
-    cells = plan_cells(toy_experiment(tiny, tmp_path, more=more))
+    cells = plan_cells(toy_experiment(tiny, tmp_path, more=more, fitted="raw = true"))
     names = [cell.name for cell in cells]
     assert len(set(names)) == len(names) == 2 * 2 * 4
     assert names[:4] == [
@@ -125,7 +152,7 @@ def test_cells_their_names_and_their_choice(tiny, tmp_path: Path) -> None:
 
 
 def test_times_are_estimated_from_what_is_most_alike(tiny, tmp_path: Path) -> None:
-    cells = plan_cells(toy_experiment(tiny, tmp_path, more="cleared = true"))
+    cells = plan_cells(toy_experiment(tiny, tmp_path, more="cleared = true", fitted="raw = true"))
     timetable = Timetable(cells)
     blank = cell_state(toy_experiment(tiny, tmp_path), cells[0], tmp_path)
     for cell in cells:

@@ -17,7 +17,7 @@ from specfit.experiments.tables import equation_8, speedups
 from specfit.experiments.toml_values import ExperimentError
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.records import RunRecord
-from specfit.report import summary_rows
+from specfit.report import label, summary_rows
 from specfit.run_folder import save_run
 from specfit.workloads import PAPER_WORKLOADS
 from tests.toys import toy_run
@@ -67,6 +67,7 @@ def test_the_papers_own_setting_leaves_differences_unexplained(runs: list[RunRec
         ({"dtype": "float32"}, {}, {}, "paper", "model", "float32 in place of bfloat16"),
         ({"link": {"kind": "emulated"}}, {}, {}, "paper", "link", "emulated link"),
         ({}, {"gpu": "NVIDIA RTX A6000"}, {}, "paper", "hardware", "RTX A6000 in place of A100"),
+        ({}, {"gpu": "NVIDIA A100-SXM4-80GB"}, {}, "paper", "hardware", "A100-SXM4-80GB in place of A100"),
         ({"slots_per_layer": 32}, {}, {}, "paper", "protocol", "32 of 128 slots"),
         ({}, {}, {}, "consecutive", "protocol", "consecutive cycles"),
         ({"order": "interleaved"}, {}, {}, "paper", "protocol", "take turns"),
@@ -80,6 +81,22 @@ def test_each_difference_is_attributed(
     run = replace(papers_own(runs[2], **settings), machine={"gpu": "NVIDIA A100-PCIE-40GB"} | machine)
     found = causes(run, SUMMARIES | workload, protocol, "summarization")
     assert set(found) == {cause} and words in " ".join(found[cause])
+
+
+def test_a_run_that_is_cut_short_is_no_unexplained_difference(runs: list[RunRecord]) -> None:
+    found = causes(replace(runs[2], complete=False), SUMMARIES, "paper", "summarization")
+    assert found == {"protocol": [f"only {len(runs[2].requests)} of 40 requests are finished"]}
+
+
+def test_another_seed_is_compared_as_the_first_is(runs: list[RunRecord]) -> None:
+    first, second = (with_rows([papers_own(run, seed=seed) for run in runs]) for seed in (0, 3))
+    both = speedups("w", [*first, *second]).grid.rows
+    assert len(both) == 6 and [line["sums"] for line in both[:3]] == [line["sums"] for line in both[3:]]
+    assert [line["label"] for line in both[3:]] == ["eagle3, seed 3", "specfit, seed 3", "specfit, seed 3"]
+    assert len(beside_paper(second, SUMMARIES, "paper")[0]) == 9
+    assert figure_4(second)[2]["paper_decode_tps"] == 8.27 and equation_8("w", second)
+    noisy = papers_own(runs[2], routes={"source": "atlas", "accuracy": 0.6})
+    assert len(beside_paper(with_rows([noisy]), SUMMARIES, "paper")[0]) == 1
 
 
 def test_ratios_are_three_with_an_interval_and_the_flag(runs: list[RunRecord]) -> None:
@@ -121,10 +138,13 @@ def test_the_page_stands_alone_and_shows_text_as_data(runs: list[RunRecord], tmp
         for run in runs
     ]
     folder = experiment_folder(tmp_path, odd)
+    for cell in ("ar", "eagle3"):
+        (folder / cell / "failures.jsonl").write_text('{"request_id": "w/9/0", "reason": "too long"}\n')
     text, files = write_report(folder, lambda drawn: [Picture(NASTY, b"<svg xmlns='http://www.w3.org/2000/svg'/>")])
     page = (folder / "report.html").read_text()
     assert "<script" not in page and "\u202e" not in page and "default-src &#x27;none&#x27;" in page
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!data:)""", page) and "url(" not in page and "@import" not in page
+    assert all(f"failed: {cell}, w/9/0: too long" in text for cell in ("ar", "eagle3"))
     assert "missing: never-run" in text and "failed: never-run: out of memory" in text
     marked = [line for line in (folder / "report.md").read_text().splitlines() if "<script" in line]
     assert marked and all(line.startswith("    ") for line in marked)  # in a code block, which shows it as it is

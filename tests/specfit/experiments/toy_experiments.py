@@ -30,13 +30,24 @@ raw = true
 
 
 def toy_file(
-    tiny: Any, folder: Path, *, more: str = "", workloads: str = "", replaced: tuple[str, str] | None = None
+    tiny: Any,
+    folder: Path,
+    *,
+    more: str = "",
+    workloads: str = "",
+    replaced: tuple[str, str] | None = None,
+    fitted: str = "",
 ) -> Path:
-    """A small experiment's file: question 1 and the two turns of question 2."""
+    """A small experiment's file: question 1 and the two turns of question 2.
+
+    fitted: options of a calibration of its own, in place of the made-up one.
+    """
     text = BASE.format(
         target=tiny.target, drafter=tiny.drafter, questions=tiny.questions, cost=toy_cost(tiny), more=more,
         workloads=workloads,
     )  # fmt: skip
+    if fitted:
+        text = text.replace(f'cost = "{toy_cost(tiny)}"', f'file = "{tiny.questions}"\n{fitted}')
     if replaced is not None:
         assert replaced[0] in text
         text = text.replace(*replaced)
