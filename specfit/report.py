@@ -188,7 +188,7 @@ def label(run: RunRecord) -> str:
     routes, words = run.settings.get("routes"), [run.method]
     if isinstance(routes, Mapping):
         source, accuracy = str(routes.get("source")), float(routes.get("accuracy", 1.0))
-        if source not in ("atlas", "world"):
+        if source not in ("atlas", "target", "world"):
             words.append(f"{source} routes")
         elif accuracy < 1:
             words.append(f"{accuracy:.0%} right routes")

@@ -52,6 +52,11 @@ class RouteChoice:
 
     def make(self, engine: Engine, atlas: Atlas | None) -> tuple[RouteSource, dict[str, Any]]:
         """The source, and JSON values that name it in a run's settings; ValueError where what it needs is not there."""
+        if self.source == "atlas" and not fits_a_recording(engine):
+            from specfit.engine.route_sources import TargetRoutes  # here: it loads torch
+
+            asked = TargetRoutes(engine, accuracy=self.accuracy, seed=self.seed)
+            return asked, {"source": "target", "accuracy": self.accuracy, "seed": self.seed}
         if self.source == "atlas":
             if atlas is None:
                 raise ValueError("estimates from an atlas need one; record an atlas for the workload first")
@@ -72,6 +77,12 @@ class Progress:
     finished: int  # requests
     total: int
     tokens: int  # output tokens of the request in progress
+
+
+def fits_a_recording(engine: Engine) -> bool:
+    """Whether every method meets the pools and texts that an atlas holds: in float32. In half precision a forward of
+    other rows rounds otherwise, and the exact routes are asked from the target itself, off the clock."""
+    return engine.settings["dtype"] == "float32"
 
 
 def prompts_of(engine: Engine, workload: Workload, *, raw: bool = False) -> list[Prompt]:
@@ -190,6 +201,8 @@ def run_interleaved(
     behind, outside every timer and without a copy being counted. Who comes first moves on by one with every question.
     keep_going: also where a method cannot begin at all; the others end before its error is raised.
     """
+    if not fits_a_recording(engine):
+        atlas = None
     if atlas is not None:
         atlas.check(engine.route_settings)
     engine.reset()

@@ -34,8 +34,6 @@ from specfit.experiments.work import (
 from specfit.record_lines import RunError
 from specfit.safe_files import replace_file, safe_name
 
-CALIBRATION_ATLAS = "atlas-calibration.npz"
-
 
 class Watcher(Protocol):
     """Hears how an experiment goes."""
@@ -140,13 +138,8 @@ class _Work:
         """Atlases that are needed and not there; one that is there is checked where it is used."""
         engine = EngineSpec.recording(self.experiment)
         wanted: dict[str, WorkloadPart] = {job.atlas: job.part for job in jobs if job.atlas is not None}
-        questions = self.experiment.calibration.questions
-        if questions is not None and any(job.cost and not (self.folder / job.cost).exists() for job in jobs):
-            wanted[CALIBRATION_ATLAS] = questions
         return [
-            (file, AtlasJob(engine, part, file, keep_going=file != CALIBRATION_ATLAS))
-            for file, part in wanted.items()
-            if not (self.folder / file).exists()
+            (file, AtlasJob(engine, part, file)) for file, part in wanted.items() if not (self.folder / file).exists()
         ]
 
     def _fit_jobs(self, jobs: Sequence[CellsJob]) -> list[tuple[str, Job]]:
@@ -160,7 +153,7 @@ class _Work:
         assert part.questions is not None
         return [
             (file, FitJob(engine, part.questions, part.protocol, self.experiment.max_nodes, self.experiment.seeds[0],
-                          CALIBRATION_ATLAS, file))
+                          file))
             for file, engine in wanted.items()
         ]  # fmt: skip
 
@@ -243,10 +236,8 @@ class _Work:
 
 def _inputs(job: Job) -> list[str]:
     """Files of the experiment's folder that a job reads."""
-    if isinstance(job, AtlasJob):
+    if not isinstance(job, CellsJob):
         return []
-    if isinstance(job, FitJob):
-        return [job.atlas]
     return [file for file in (job.atlas, job.cost) if file is not None]
 
 

@@ -51,7 +51,9 @@ LETTERS = {"model": "M", "link": "L", "hardware": "H", "protocol": "P"}
 def exact_routes(run: RunRecord) -> bool:
     """Whether a run's method, if it reads routes at all, read the atlas's own: the paper's tables have no other."""
     routes = run.settings.get("routes")
-    return not isinstance(routes, Mapping) or (routes.get("source"), routes.get("accuracy", 1.0)) == ("atlas", 1.0)
+    return not isinstance(routes, Mapping) or (
+        routes.get("source") in ("atlas", "target") and routes.get("accuracy", 1.0) == 1.0
+    )
 
 
 def paper_name(workload: Mapping[str, Any]) -> str | None:

@@ -100,7 +100,6 @@ class AtlasJob:
     engine: EngineSpec
     part: WorkloadPart
     file: str  # of the experiment's folder
-    keep_going: bool  # without a question on which decoding fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,6 @@ class FitJob:
     protocol: str
     max_nodes: int
     seed: int
-    atlas: str
     file: str
 
 
@@ -169,16 +167,18 @@ class Bench:
 
         ensure_atlas(
             folder / job.file, resident, job.part.workload, raw=job.part.raw, expected=job.engine.route_settings,
-            keep_going=job.keep_going, progress=told,
+            keep_going=True, progress=told,
         )  # fmt: skip
 
     def _fit(self, job: FitJob, folder: Path, told: Told) -> None:
+        from specfit.engine.route_sources import TargetRoutes  # here: it loads torch
+
         engine = self._ready(job.engine)
         questions = job.part.workload.questions
         fitted = calibrate(
             engine,
             [prompt.ids for prompt in prompts_of(engine, job.part.workload, raw=job.part.raw)],
-            self._atlas_of(folder / job.atlas),
+            TargetRoutes(engine),
             protocol=job.protocol,
             max_nodes=job.max_nodes,
             max_new_tokens=job.part.workload.limits.max_new_tokens or CALIBRATION_TOKENS,
@@ -249,8 +249,16 @@ def _begun_without_cost(run: Path) -> bool:
 
 
 def atlas_needed(experiment: Experiment) -> bool:
-    """Whether any method reads routes that come from an atlas."""
-    return weighs_cost(experiment) and any(route_choice(name, 0).needs_atlas for name in experiment.routes)
+    """Whether any method reads routes that come from an atlas, and pools come out as recorded: in float32 alone."""
+    reads = weighs_cost(experiment) and any(route_choice(name, 0).needs_atlas for name in experiment.routes)
+    return reads and _in_float32(experiment)
+
+
+def _in_float32(experiment: Experiment) -> bool:
+    try:
+        return EngineSpec.recording(experiment).route_settings()["dtype"] == "float32"
+    except ValueError:  # the checkpoint is on the workers only
+        return experiment.dtype == "float32"
 
 
 def weighs_cost(experiment: Experiment) -> bool:

@@ -12,13 +12,17 @@ from specfit.engine.atlas import record_atlas
 from specfit.engine.engine import Engine, expected_route_settings, load_engine
 from specfit.engine.link import EmulatedLink
 from specfit.engine.route_sources import TargetRoutes
+from specfit.experiments.published import exact_routes
 from specfit.methods import AR, SPECFIT
 from specfit.objective import CostModel
 from specfit.records import CycleRecord
+from specfit.runs import run_method
+from specfit.workloads import Limits, Question, Workload
 from tests.models import tiny_drafter, tiny_target
 from tests.word_tokenizer import save_tokenizer
 
 COST = CostModel.affine(2.0, 0.1, expert_ms=0.05)
+LIMITS = Limits(max_new_tokens=10)
 PROMPTS = ((3, 1, 4, 1, 5), tuple(range(20, 32)))
 
 
@@ -67,6 +71,18 @@ def test_bfloat16_decodes_and_calibrates_where_an_atlas_would_not_fit(folder: Pa
         assert list(engine.decode(PROMPTS[0], method=SPECFIT, cost=COST, routes=routes, max_new_tokens=24))
         fitted = calibrate(engine, PROMPTS, routes, max_new_tokens=40)
     assert fitted.probes == 200
+
+
+def test_a_run_in_bfloat16_asks_for_what_an_atlas_would_say(folder: Path, tmp_path: Path) -> None:
+    workload = Workload(
+        "two", tuple(Question(i, "any", (text,)) for i, text in enumerate(("w3 w4", "w7 w8 w9"))), LIMITS
+    )
+    with load(folder, slots_per_layer=4, dtype="bfloat16") as engine:
+        run = run_method(engine, workload, tmp_path / "run", method=SPECFIT, cost=COST, raw=True)
+    assert run.complete and len(run.requests) == 2
+    assert run.settings["routes"] == {"source": "target", "accuracy": 1.0, "seed": 0}
+    assert all(cycle.truth is None and cycle.estimate is not None for _, cycle in run.cycles())
+    assert exact_routes(run)
 
 
 def test_the_clock_stands_still_while_it_asks(folder: Path) -> None:
