@@ -98,7 +98,9 @@ found = {"peak": status("VmHWM") - before, "held": held}
 engine.close()
 del engine
 
-specfit.engine.host_experts.PINNED_CHUNK = 16 << 20  # several slabs, so that some are there when the next is refused
+# Several slabs, so that some are there when the next is refused; each above the size from which malloc always maps
+# memory of its own (smaller ones may come from a heap that does not shrink).
+specfit.engine.host_experts.PINNED_CHUNK = 40 << 20
 before = status("VmSize")
 resource.setrlimit(resource.RLIMIT_AS, (before + expert_bytes * 3 // 4, resource.RLIM_INFINITY))
 try:
