@@ -91,9 +91,11 @@ def load_target(
     names = name_table(checkpoint, model)
     fill_skeleton(model, checkpoint, names, dtype=dtype, device=device)
     with tqdm(total=len(modules), desc="experts to host memory", unit="layer", delay=SHOW_AFTER_S, disable=None) as bar:
-        host = load_host_experts(
-            checkpoint, model, modules, names, dtype=dtype, pin=pin, progress=lambda done: bar.update(done - bar.n)
-        )
+
+        def step(done: int) -> None:
+            bar.update(done - bar.n)
+
+        host = load_host_experts(checkpoint, model, modules, names, dtype=dtype, pin=pin, progress=step)
     if pin and host.pinned_bytes < host.bytes:
         warnings.warn(
             f"{shown(host.bytes - host.pinned_bytes)} of the {shown(host.bytes)} of experts could not be pinned in "
