@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
+from tests.word_tokenizer import save_tokenizer
 
 
 def tiny_target(folder: Path, *, seed: int = 0, **changes: object) -> Qwen3MoeForCausalLM:
@@ -110,3 +111,11 @@ def tiny_drafter(
     save_file(
         {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}, folder / "model.safetensors"
     )
+
+
+def tiny_pair(folder: Path) -> Path:
+    """`folder` with a target and its tokenizer in target/, and a drafter in drafter/."""
+    tiny_target(folder / "target")
+    tiny_drafter(folder / "drafter")
+    save_tokenizer(folder / "target")
+    return folder

@@ -20,8 +20,7 @@ from specfit.engine.engine import Engine, load_engine
 from specfit.engine.link import EmulatedLink, InstantLink
 from specfit.methods import AR, EAGLE3, SPECFIT, Method
 from specfit.objective import CostModel
-from tests.models import tiny_drafter, tiny_target
-from tests.word_tokenizer import save_tokenizer
+from tests.models import tiny_drafter, tiny_pair
 
 torch.set_num_threads(1)
 METHODS = (AR, EAGLE3, SPECFIT)
@@ -34,11 +33,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
-    tiny_target(folder / "target")
-    tiny_drafter(folder / "drafter")
-    save_tokenizer(folder / "target")
-    return folder
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 def load(folder: Path, **settings: object) -> Engine:

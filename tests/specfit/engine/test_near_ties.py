@@ -24,8 +24,7 @@ from specfit.engine.near_ties import (
     ulp,
 )
 from specfit.methods import AR, EAGLE3
-from tests.models import tiny_drafter, tiny_target
-from tests.word_tokenizer import save_tokenizer
+from tests.models import tiny_pair
 
 torch.set_num_threads(1)
 PROMPTS = [[3, 9, 27], [5], [40, 41, 40, 41, 40]]
@@ -33,11 +32,7 @@ PROMPTS = [[3, 9, 27], [5], [40, 41, 40, 41, 40]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
-    tiny_target(folder / "target")
-    tiny_drafter(folder / "drafter")
-    save_tokenizer(folder / "target")
-    return folder
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 def load(folder: Path, **settings: Any) -> Engine:

@@ -18,8 +18,7 @@ from specfit.objective import CostModel
 from specfit.records import CycleRecord
 from specfit.runs import run_method
 from specfit.workloads import Limits, Question, Workload
-from tests.models import tiny_drafter, tiny_target
-from tests.word_tokenizer import save_tokenizer
+from tests.models import tiny_pair
 
 COST = CostModel.affine(2.0, 0.1, expert_ms=0.05)
 LIMITS = Limits(max_new_tokens=10)
@@ -28,11 +27,7 @@ PROMPTS = ((3, 1, 4, 1, 5), tuple(range(20, 32)))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
-    tiny_target(folder / "target")
-    tiny_drafter(folder / "drafter")
-    save_tokenizer(folder / "target")
-    return folder
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 def load(folder: Path, **settings: object) -> Engine:
