@@ -88,12 +88,7 @@ class Atlas:
     @classmethod
     def of_world(cls, world: World) -> Atlas:
         """What a world says of routes, as an atlas for a live engine."""
-
-        def restrict(prompt: WorldPrompt) -> Trajectory:
-            entries = (AtlasEntry(p.pool.tokens, p.pool.parents, p.indices, p.next_tokens) for p in prompt.positions)
-            return Trajectory(prompt.prompt, prompt.output, tuple(entries))
-
-        return cls(map(restrict, world.prompts), experts=world.experts, made_with=dict(world.made_with))
+        return cls(map(trajectory_of, world.prompts), experts=world.experts, made_with=dict(world.made_with))
 
     def check(self, settings: dict) -> None:
         """ValueError, naming what differs, unless the atlas was made with these settings (`Engine.route_settings`)."""
@@ -171,8 +166,8 @@ def record_atlas(
 ) -> Atlas:
     """The atlas of some prompts.
 
-    Every position is recorded, so it serves any policy, cost and cache; an engine with all experts resident and no
-    link records fastest. `progress` is told the number of finished prompts.
+    Every position is recorded, so it serves any policy, cost and cache; an engine with all experts resident records
+    fastest, and an emulated link is not waited for. `progress` is told the number of finished prompts.
     """
     trajectories = []
     for prompt in prompts:
@@ -186,6 +181,15 @@ def record_trajectory(engine: Engine, prompt: Sequence[int], *, max_new_tokens: 
     walk = walk_greedily(engine, prompt, max_new_tokens=max_new_tokens)
     entries = (AtlasEntry(s.pool.tokens, s.pool.parents, s.indices, s.next_tokens) for s in walk.steps)
     return Trajectory(tuple(prompt), walk.output, tuple(entries))
+
+
+def trajectory_of(prompt: WorldPrompt) -> Trajectory:
+    """What a world's prompt says of routes."""
+    entries = [
+        AtlasEntry(at.pool.tokens, at.pool.parents, at.indices.astype(np.int16, copy=False), at.next_tokens)
+        for at in prompt.positions
+    ]
+    return Trajectory(prompt.prompt, prompt.output, tuple(entries))
 
 
 def _lies_on(trajectory: Trajectory, context: Sequence[int]) -> bool:

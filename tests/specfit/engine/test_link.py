@@ -125,3 +125,21 @@ def test_the_instant_link_copies() -> None:
     wire.wait()
     assert all(torch.equal(source, target) for source, target in batch)
     assert wire.waited_ms == 0
+
+
+def test_off_the_clock_the_link_only_copies_and_owes_nothing_afterwards() -> None:
+    wire, clock = link(2.0)
+    wire.fetch(pairs(1))
+    batch = pairs(3)
+    with wire.off_the_clock():  # what was on its way arrives first, at the link's pace
+        assert wire.waited_ms == pytest.approx(2.0, abs=0.1)
+        start = clock.now
+        wire.fetch(batch)
+        wire.wait()
+    wire.wait()
+    assert clock.now - start < 1e-4
+    assert all(torch.equal(source, target) for source, target in batch)
+    assert wire.waited_ms == pytest.approx(2.0, abs=0.1)
+    wire.fetch(pairs(1))
+    wire.wait()
+    assert wire.waited_ms == pytest.approx(4.0, abs=0.2)
