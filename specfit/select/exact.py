@@ -126,50 +126,46 @@ def branch_and_bound(
     best: tuple[int, ...] = ()
     best_reward, best_union = PROB_GRID, (root_union := root.bit_count())
     best_time = intercepts[0] + beta * best_union
-    if seed:
-        guesses = [check_legal(state.pool, seed, max_nodes=limit)]
-    else:  # the most probable 1, 2, ... nodes, which always are legal subtrees
-        guesses = [tuple(sorted(order[:size])) for size in range(1, limit + 1)]
-    for nodes in guesses:
-        bitmap = root
-        for node in nodes:
-            bitmap |= routes[node]
-        reward, union = PROB_GRID + sum([probs[node] for node in nodes]), bitmap.bit_count()
+    for nodes, reward, bitmap in _guesses(state, probs, order[:limit], check_legal(state.pool, seed, max_nodes=limit)):
+        union = bitmap.bit_count()
         time = intercepts[len(nodes)] + beta * union
         by_reward, by_time = weights or (best_time, best_reward)
         gain = by_reward * (reward - best_reward) - by_time * (time - best_time)
         if gain > 0 or (gain == 0 and tie_key(reward, union, nodes) < tie_key(best_reward, best_union, best)):
             best, best_reward, best_union, best_time = nodes, reward, union, time
 
-    places = [0] * len(order)
+    # Places in `order` are bits: the lowest bit of a set of candidates is the one to take next.
+    bits = [0] * len(order)
     for place, node in enumerate(order):
-        places[node] = place
-    below: list[list[int]] = [[] for _ in range(len(order) + 1)]  # places of a node's children; of the root's, last
+        bits[node] = 1 << place
+    below = [0] * (len(order) + 1)  # a node's children; of the root's, last
     for node, parent in enumerate(state.pool.parents):
-        below[parent].append(places[node])
+        below[parent] |= bits[node]
     private = _private_experts(state) if len(order) <= 100 else []  # beyond, next to no expert is one node's alone
-    stack: list[tuple[tuple[int, ...], int, int, int, list[int]]] = []
+    stack: list[tuple[int, tuple[int, ...], int, int, int]] = []
     if limit:
-        stack = [((), PROB_GRID, root, root_union, sorted(below[ROOT]))]
+        stack = [(below[ROOT], (), PROB_GRID, root, root_union)]
     looked, stale = 0, True
     while stack:
-        nodes, reward, bitmap, union, candidates = stack.pop()
-        if stale:  # a better subtree turned up: state the bounds in its terms
-            by_reward, by_time = weights or (best_time, best_reward)
-            per_expert = by_time * beta
-            worth = [by_reward * probs[node] - per_expert * private[node] for node in order] if private else []
-            goal = by_reward * best_reward - by_time * best_time
-            needed = [goal + by_time * b for b in intercepts[: limit + 1]]  # (limit + 1,) by size
-            sums: dict[int, list[int]] = {}  # by place: the most that 1, 2, ... nodes from there on are worth
-            stale = False
-        size = len(nodes) + 1
-        value = by_reward * reward - per_expert * union
-        for index, place in enumerate(candidates, 1):
-            if place not in sums:
+        waiting, nodes, reward, bitmap, union = stack.pop()
+        while waiting:
+            if stale:  # a better subtree turned up: state the bounds in its terms
+                by_reward, by_time = weights or (best_time, best_reward)
+                per_expert = by_time * beta
                 if private:
-                    behind = sorted(worth[place:], reverse=True)[:limit]
+                    worth = [by_reward * probs[node] - per_expert * private[node] for node in order]
                 else:
-                    behind = [by_reward * probs[node] for node in order[place : place + limit]]
+                    worth = [by_reward * probs[node] for node in order]
+                goal = by_reward * best_reward - by_time * best_time
+                needed = [goal + by_time * b for b in intercepts[: limit + 1]]  # (limit + 1,) by size
+                sums: dict[int, list[int]] = {}  # by place: the most that 1, 2, ... nodes from there on are worth
+                stale = False
+            size = len(nodes) + 1
+            value = by_reward * reward - per_expert * union
+            low = waiting & -waiting
+            place = low.bit_length() - 1
+            if place not in sums:
+                behind = sorted(worth[place:], reverse=True)[:limit] if private else worth[place : place + limit]
                 sums[place] = list(accumulate(behind))
             lack = min(map(sub, needed[size:], sums[place]))
             if value < lack:
@@ -182,26 +178,39 @@ def branch_and_bound(
             if looked == node_limit:
                 return _selection(state, cost, best, best_union, proved=False)
             looked += 1
+            waiting ^= low
+            if waiting:
+                stack.append((waiting, nodes, reward, bitmap, union))  # the branches without this node
             node = order[place]
-            wider = bitmap | routes[node]
-            wide = wider.bit_count()
-            child, richer = (*nodes, node), reward + probs[node]
-            gain = by_reward * richer - per_expert * wide - needed[size]
+            nodes, reward, bitmap = (*nodes, node), reward + probs[node], bitmap | routes[node]
+            union = bitmap.bit_count()
+            gain = by_reward * reward - per_expert * union - needed[size]
             if gain >= 0:
-                ids = tuple(sorted(child))
-                if gain or tie_key(richer, wide, ids) < tie_key(best_reward, best_union, best):
-                    best, best_reward, best_union, best_time = ids, richer, wide, intercepts[size] + beta * wide
+                ids = tuple(sorted(nodes))
+                if gain or tie_key(reward, union, ids) < tie_key(best_reward, best_union, best):
+                    best, best_reward, best_union, best_time = ids, reward, union, intercepts[size] + beta * union
                     stale = True
-            rest = candidates[index:]
-            if stale and rest:
-                stack.append((nodes, reward, bitmap, union, rest))
-            if size < limit:
-                rest = sorted(rest + below[node])
-                if rest:
-                    stack.append((child, richer, wider, wide, rest))
-            if stale:
-                break
+            waiting = waiting | below[node] if size < limit else 0
     return _selection(state, cost, best, best_union, proved=True)
+
+
+def _guesses(
+    state: CycleState, probs: list[int], order: list[int], seed: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Legal subtrees that may be good, as `legal_subtrees` gives them: the seed, and the most probable 1, 2, ... nodes.
+
+    order: nodes by falling probability, as many as may be chosen.
+    """
+    routes = state.routes.nodes
+    if seed:
+        bitmap = state.routes.root
+        for node in seed:
+            bitmap |= routes[node]
+        yield seed, PROB_GRID + sum([probs[node] for node in seed]), bitmap
+    reward, bitmap = PROB_GRID, state.routes.root
+    for size, node in enumerate(order, 1):
+        reward, bitmap = reward + probs[node], bitmap | routes[node]
+        yield tuple(sorted(order[:size])), reward, bitmap
 
 
 def size_limit(state: CycleState, cost: CostModel, max_nodes: int) -> int:
