@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from numbers import Integral
 from operator import sub
 
 from specfit.objective import (
@@ -117,6 +118,8 @@ def branch_and_bound(
     fall; so the best q of the nodes behind tell whether a branch can win. A branch that can only tie is followed
     unless the tie rule itself speaks against it.
     """
+    if node_limit is not None and node_limit < 0:
+        raise ValueError(f"node_limit is {node_limit}; expected 0 or more subtrees, or None to prove the choice")
     limit = size_limit(state, cost, max_nodes)
     intercepts, beta = times_on_grid(state, cost)
     routes, root = state.routes.nodes, state.routes.root
@@ -214,9 +217,9 @@ def _guesses(
 
 
 def size_limit(state: CycleState, cost: CostModel, max_nodes: int) -> int:
-    """min(K, |V|), or ValueError if K is negative or the cost has no intercept for it."""
-    if max_nodes < 0:
-        raise ValueError(f"max_nodes is {max_nodes}; expected 0 or more draft nodes")
+    """min(K, |V|), or ValueError if K is no whole number from 0 on, or the cost has no intercept for it."""
+    if not isinstance(max_nodes, Integral) or max_nodes < 0:
+        raise ValueError(f"max_nodes is {max_nodes!r}; expected a whole number of draft nodes, 0 or more")
     limit = min(max_nodes, len(state.pool))
     check_size(cost, limit)
     return limit

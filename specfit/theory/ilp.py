@@ -11,6 +11,7 @@ Works with PuLP 3.3 and 4; needs a solver that PuLP can reach: HiGHS (`pip insta
 
 from __future__ import annotations
 
+import math
 import tempfile
 import warnings
 from fractions import Fraction
@@ -24,7 +25,7 @@ from specfit.select.envelope import corner
 from specfit.select.exact import size_limit, times_on_grid
 from specfit.select.penalized import Price, weights_on_grid
 from specfit.theory.mincut import pair_groups
-from specfit.theory.solver_processes import solvers_end_here
+from specfit.theory.solver_processes import greet_in_silence, solvers_end_here
 from specfit.tree import ROOT, check_legal
 
 SOLVERS = ("HiGHS", "COIN_CMD", "PULP_CBC_CMD")  # in order of preference
@@ -45,8 +46,11 @@ def solve_ilp(
     solver: one of SOLVERS; None takes the first that is installed.
     lp_path: where to write the last model solved, in LP format.
     Raises RuntimeError if no solver is installed, or if it stopped without a proof; the message names the best found.
+    ValueError for another solver's name, or a time limit that is no positive number of seconds.
     """
     name = choose_solver(solver)
+    if not (time_limit_s > 0 and math.isfinite(time_limit_s)):
+        raise ValueError(f"time_limit_s is {time_limit_s}; expected a positive, finite number of seconds")
     best = corner(state, (), cost)
     while True:
         price = best.ratio if best.time_steps else Fraction(0)
@@ -99,7 +103,12 @@ def ilp_model(state: CycleState, cost: CostModel, price: Price, *, max_nodes: in
 
 
 def choose_solver(name: str | None = None) -> str:
-    """The named solver, or the first of SOLVERS that PuLP can reach; RuntimeError if there is none."""
+    """The named solver, or the first of SOLVERS that PuLP can reach; RuntimeError if there is none.
+
+    ValueError for a name that is none of SOLVERS.
+    """
+    if name is not None and name not in SOLVERS:
+        raise ValueError(f"solver is {name!r}; choose {', '.join(SOLVERS)}, or None for the first that is installed")
     with warnings.catch_warnings():  # PuLP 3 warns that 4 will not bundle CBC; the search below finds what there is
         warnings.simplefilter("ignore", DeprecationWarning)
         available = pulp.listSolvers(onlyAvailable=True)
@@ -116,6 +125,8 @@ def choose_solver(name: str | None = None) -> str:
 def _solve(model: Any, state: CycleState, max_nodes: int, name: str, time_limit_s: float) -> tuple[int, ...]:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        if name == "HiGHS":
+            greet_in_silence()
         solver = pulp.getSolver(name, msg=False, timeLimit=time_limit_s, threads=1, gapRel=0.0, gapAbs=0.0)
         if hasattr(solver, "tmpDir"):
             solver.tmpDir = folder

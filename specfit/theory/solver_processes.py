@@ -1,16 +1,20 @@
-"""Solvers that run as programs of their own must not outlive what asked them.
+"""Manners of other people's solvers: none outlives what asked it, and none writes where nobody asked it to.
 
-In a terminal Ctrl-C reaches the solver too; in a notebook it interrupts the kernel alone, and a CBC that hangs goes on
-in the background. So whatever ends the wait, an interrupt or a limit well past, ends the solver.
+In a terminal Ctrl-C reaches a solver that is a program of its own too; in a notebook it interrupts the kernel alone,
+and a CBC that hangs goes on in the background. So whatever ends the wait, an interrupt or a limit well past, ends the
+solver.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 PROGRAMS = ("cbc", "highs")
@@ -49,3 +53,23 @@ def solver_programs() -> set[int]:
                     if Path(f"/proc/{pid}/comm").read_text().strip() in PROGRAMS:
                         found.add(pid)
     return found
+
+
+@cache
+def greet_in_silence() -> None:
+    """Make HiGHS's first object: with it comes a greeting on the standard output, whatever the options say.
+
+    In a notebook it would stand in a cell's output, in a pipe among the results.
+    """
+    import highspy
+
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        highspy.Highs()
+        ctypes.CDLL(None).fflush(None)  # the greeting waits in C's own buffer
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -236,9 +236,15 @@ def test_too_few_intercepts(solver: object) -> None:
 
 
 @pytest.mark.parametrize("solver", [algorithm_1, select_exact])
-def test_a_negative_limit(solver: object) -> None:
-    with pytest.raises(ValueError, match="max_nodes is -1"):
-        solver(small_grown_state(0), PAPER_COST, max_nodes=-1)  # type: ignore[operator]
+@pytest.mark.parametrize("limit", [-1, 2.5, "7", None])
+def test_a_limit_is_a_whole_number_from_0_on(solver: object, limit: object) -> None:
+    with pytest.raises(ValueError, match=f"max_nodes is {limit!r}; expected a whole number of draft nodes"):
+        solver(small_grown_state(0), PAPER_COST, max_nodes=limit)  # type: ignore[operator]
+
+
+def test_a_node_limit_below_0() -> None:
+    with pytest.raises(ValueError, match="node_limit is -1; expected 0 or more subtrees"):
+        select_exact(small_grown_state(0), PAPER_COST, node_limit=-1)
 
 
 def _pool(parents: tuple[int, ...], probs: tuple[float, ...]) -> DraftPool:

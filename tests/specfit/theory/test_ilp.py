@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pulp
@@ -14,12 +16,17 @@ from specfit.theory.ilp import choose_solver
 from specfit.theory.samples import sample_state
 from tests.pools import certify, ratio, small_grown_state, small_state
 
+ROOT = Path(__file__).parents[3]
 
-def test_a_pool_of_the_papers_shape() -> None:
+
+@pytest.mark.parametrize("solver", ["HiGHS", "PULP_CBC_CMD"])
+def test_a_pool_of_the_papers_shape(solver: str) -> None:
+    if solver not in pulp.listSolvers(onlyAvailable=True):
+        pytest.skip(f"PuLP {pulp.__version__} finds no {solver} here")
     cost = CostModel((8.0, 8.4, 8.5, 9.4, 9.1, 9.6, 9.5, 10.2), 0.31)
     for seed in range(2):
         state = small_grown_state(seed)
-        chosen = solve_ilp(state, cost)
+        chosen = solve_ilp(state, cost, solver=solver)
         certify(state, cost, 7, chosen)
         assert ratio(state, chosen.nodes, cost) == ratio(state, algorithm_1(state, cost).nodes, cost)
 
@@ -68,8 +75,29 @@ def test_case_g8_small_gains_beside_a_certain_token() -> None:
     assert solve_ilp(state, cost).nodes == select_exact(state, cost).nodes
 
 
-def test_a_missing_solver_says_what_there_is() -> None:
-    with pytest.raises(RuntimeError, match=r"PuLP finds no NO_SUCH here .*use select_exact"):
+def test_highs_is_silent() -> None:
+    """Its first object greets on the standard output of the process, where a notebook or a pipe would show it."""
+    pytest.importorskip("highspy")
+    program = """
+from specfit.objective import CostModel
+from specfit.theory import sample_state, solve_ilp
+print(solve_ilp(sample_state(0, width=2, levels=1), CostModel.affine(8, 1, expert_ms=0.3), solver="HiGHS").nodes)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("(") and done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_is_a_positive_number(limit: float) -> None:
+    with pytest.raises(ValueError, match="time_limit_s is .*; expected a positive"):
+        solve_ilp(small_state([(-1, 3, 1)]), CostModel((1.0, 1.1), 0.1), 1, time_limit_s=limit)
+
+
+def test_a_missing_solver_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulp, "listSolvers", lambda **_: ["GLPK_CMD"])
+    with pytest.raises(RuntimeError, match=r"PuLP finds no COIN_CMD here \(it finds GLPK_CMD\).*use select_exact"):
+        choose_solver("COIN_CMD")
+    with pytest.raises(ValueError, match="solver is 'NO_SUCH'; choose HiGHS, COIN_CMD, PULP_CBC_CMD"):
         choose_solver("NO_SUCH")
 
 
