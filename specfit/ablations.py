@@ -21,7 +21,7 @@ from specfit.metrics import RunMetrics, measure
 from specfit.modelled import ModelledClock
 from specfit.objective import CostModel, CycleState, Selection, evaluate
 from specfit.records import RunRecord
-from specfit.replay import as_method, replay
+from specfit.replay import fresh_method, replay
 from specfit.select import (
     ChainPolicy,
     ExactPolicy,
@@ -80,7 +80,7 @@ def compare(
     base = again(with_max_nodes(EAGLE3, cost.max_nodes) if baseline is None else baseline)
     rows = []
     for done, (name, rule) in enumerate(rules.items(), start=1):
-        given = rule if isinstance(rule, Rule) else Rule(as_method(rule, cost))
+        given = rule if isinstance(rule, Rule) else Rule(fresh_method(rule, cost))
         method = replace(given.method, name=name)
         run = again(method, accuracy=given.accuracy)
         rows.append(Compared(name, run, measure(run), paired_speedup(run, base, seed=seed)))

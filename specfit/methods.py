@@ -1,7 +1,8 @@
 """The compared methods (Table 1) as values: which nodes to verify, and whether the choice also stops the drafter.
 
 A policy is any function `(state: CycleState, cost: CostModel) -> Selection`. To compare a rule of your own, write the
-function and wrap it: `Method("mine", policy=my_rule)`. There is no registry.
+function; wherever a method is asked for, it may stand alone or wrapped: `Method("mine", policy=my_rule)`. There is no
+registry.
 """
 
 from __future__ import annotations
@@ -57,6 +58,27 @@ class Method:
 AR = Method("ar", policy=root_only, max_nodes=0, uses_routes=False)
 EAGLE3 = Method("eagle3", policy=PrefixPolicy(max_nodes=7), uses_routes=False)
 SPECFIT = Method("specfit", policy=ExactPolicy(max_nodes=7), adaptive_depth=True)
+
+
+def as_method(rule: Method | Policy | str, cost: CostModel | None = None) -> Method:
+    """A Method as it is; "ar", "eagle3" or "specfit" by name; a plain policy as a method of its own name.
+
+    A plain policy is asked once a cycle, over the full pool, and may choose as many nodes as the cost has intercepts
+    for. Raises ValueError for anything else.
+    """
+    if isinstance(rule, Method):
+        return rule
+    known = {method.name: method for method in (AR, EAGLE3, SPECFIT)}
+    if isinstance(rule, str) and rule in known:
+        return known[rule]
+    if isinstance(rule, str) or not callable(rule):
+        raise ValueError(
+            f"method {rule!r} is unknown; choose {', '.join(known)}, or give a Method or a function "
+            "(state, cost) -> Selection"
+        )
+    return Method(
+        getattr(rule, "__name__", type(rule).__name__), policy=rule, max_nodes=7 if cost is None else cost.max_nodes
+    )
 
 
 def with_max_nodes(method: Method, max_nodes: int) -> Method:

@@ -17,7 +17,7 @@ from dataclasses import replace as change
 from typing import TYPE_CHECKING, Any
 
 from specfit.cycle import Decoding, RouteSource
-from specfit.methods import Method, Policy
+from specfit.methods import Method, Policy, as_method
 from specfit.modelled import ModelledClock, retime
 from specfit.objective import CostModel
 from specfit.records import ForwardCounts, RequestRecord, RunRecord, Truth, Verdict
@@ -33,7 +33,7 @@ MACHINE = {"note": "replayed from a recorded world; the machine does not matter"
 
 def replay(
     world: World,
-    method: Method | Policy,
+    method: Method | Policy | str,
     cost: CostModel | None = None,
     slots: int | None = None,
     clock: ModelledClock | None = None,
@@ -47,7 +47,7 @@ def replay(
 ) -> RunRecord:
     """Decode every prompt of a world with one method, one after the other, as `run_method` would with an engine.
 
-    method: a Method, or a plain policy (state, cost) -> Selection, which is then asked once a cycle over the full pool.
+    method: a Method, the name of one, or a plain policy (state, cost) -> Selection, as `as_method` takes them.
     cost: what the policy weighs; needed by methods that read routes. slots: experts a layer that fit; None for all.
     cleared: empty the caches before every forward, else what they hold carries over from prompt to prompt.
     clock: the described machine; without one all times are 0.
@@ -60,7 +60,7 @@ def replay(
     """
     from specfit.engine.expert_cache import ExpertCache  # here: who opens recorded runs loads nothing of the engine
 
-    method = as_method(method, cost)
+    method = fresh_method(method, cost)
     slots = world.experts if slots is None else slots
     if isinstance(slots, bool) or not (isinstance(slots, int) and 1 <= slots <= world.experts):
         raise ValueError(f"slots per layer must be between 1 and the world's {world.experts} experts; got {slots}")
@@ -116,15 +116,11 @@ def replay(
     return run if clock is None else retime(run, clock)
 
 
-def as_method(rule: Method | Policy, cost: CostModel | None = None) -> Method:
-    """A Method as it is; a plain policy under its own name, with K as far as the cost's intercepts reach."""
-    if not isinstance(rule, Method):
-        if not callable(rule):
-            raise ValueError(f"a replay takes a Method or a policy (state, cost) -> Selection; got {rule!r}")
-        name = getattr(rule, "__name__", type(rule).__name__)
-        rule = Method(name, policy=rule, max_nodes=7 if cost is None else cost.max_nodes)
-    fresh = getattr(rule.policy, "fresh", None)
-    return rule if fresh is None else change(rule, policy=fresh())
+def fresh_method(rule: Method | Policy | str, cost: CostModel | None = None) -> Method:
+    """`as_method`, with a policy that has a memory of its own replaced by its `fresh()`."""
+    method = as_method(rule, cost)
+    fresh = getattr(method.policy, "fresh", None)
+    return method if fresh is None else change(method, policy=fresh())
 
 
 class RecordedRequest:

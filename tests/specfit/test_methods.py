@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from specfit.methods import AR, EAGLE3, SPECFIT, Method, with_max_nodes
+from specfit.methods import AR, EAGLE3, SPECFIT, Method, as_method, with_max_nodes
 from specfit.objective import CostModel, CycleState, Selection, evaluate
 from specfit.select import ExactPolicy, PrefixPolicy, select_exact
 from tests.pools import levels_of, small_grown_state
@@ -77,3 +77,16 @@ def test_a_stop_rule_of_its_own_ends_drafting_where_it_says() -> None:
     assert usual.stops(whole.pool, AR.select(whole, COST))
     with pytest.raises(ValueError, match="'odd' has a stop rule, which only adaptive_depth=True asks"):
         Method("odd", PrefixPolicy(7), stop=lambda pool, selection: True)
+
+
+def test_a_rule_of_ones_own_and_names_serve_as_methods() -> None:
+    def careful(state: CycleState, cost: CostModel) -> Selection:
+        return evaluate(state, (), cost)
+
+    assert as_method(SPECFIT) is SPECFIT and as_method("specfit") is SPECFIT
+    mine = as_method(careful, COST)
+    assert (mine.name, mine.policy, mine.max_nodes, mine.adaptive_depth) == ("careful", careful, COST.max_nodes, False)
+    assert as_method(ExactPolicy()).name == "ExactPolicy"
+    for unknown in ("specfitt", 7, None):
+        with pytest.raises(ValueError, match=rf"method {unknown!r} is unknown; choose ar, eagle3, specfit, or give"):
+            as_method(unknown)  # type: ignore[arg-type]

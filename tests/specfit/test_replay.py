@@ -232,7 +232,7 @@ def answering(nodes: object) -> object:
         ({"method": answering((0, 1, 2, 3, 4, 5, 6, 7))}, "8 nodes are selected; the limit is K = 7"),
         ({"method": answering([0])}, "returned a list; expected a Selection"),
         ({"method": answering(None)}, "returned a NoneType; expected a Selection"),
-        ({"method": "specfit"}, r"a Method or a policy \(state, cost\) -> Selection; got 'specfit'"),
+        ({"method": "specfitt"}, "method 'specfitt' is unknown; choose ar, eagle3, specfit"),
         ({"slots": 0}, "slots per layer must be between 1 and the world's 8 experts; got 0"),
         ({"slots": 9}, "got 9"),
         ({"slots": 2.5}, "got 2.5"),
