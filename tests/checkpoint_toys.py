@@ -131,6 +131,7 @@ def config_of(head: Eagle3Head, layout: str) -> dict:
             "draft_vocab_size": c.draft_vocab_size,
             "target_hidden_size": None,
             "eagle_aux_hidden_state_layer_ids": ids,
+            "norm_before_residual": c.norm_before_residual,
             **flags,
         }
     config = (

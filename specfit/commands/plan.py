@@ -22,6 +22,9 @@ def add(commands: Any) -> None:
     plan.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on a CPU, else as stored")
     plan.add_argument("--context", type=add_options.positive, metavar="N", help="tokens of prompt and answer (4096)")
     plan.add_argument("--drafter", metavar="DIR", help="a drafter's folder, to be counted as well")
+    plan.add_argument(
+        "--experts", choices=["memory", "mapped"], default="memory", help="mapped: left in their files, for a CPU"
+    )
     plan.set_defaults(command=_plan)
 
 
@@ -35,6 +38,7 @@ def _plan(options: argparse.Namespace) -> None:
         dtype=options.dtype,
         context=options.context,
         drafter=options.drafter,
+        experts=options.experts,
         device_memory=options.device_memory,
         host_memory=options.host_memory,
     )

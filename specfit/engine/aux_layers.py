@@ -7,6 +7,7 @@ name the layer whose *output* is tapped, one less. Being off by one is not an er
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 from specfit.engine.checkpoint_files import CheckpointError
 from specfit.engine.target_facts import TargetFacts
@@ -19,8 +20,7 @@ def read_aux_ids(
 ) -> tuple[tuple[int, ...], str]:
     """Tapped target layers, id i meaning the residual stream that enters layer i (leaves layer i - 1)."""
     layers = target.num_layers
-    plain = raw.get("eagle_aux_hidden_state_layer_ids")
-    shifted = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    plain, shifted = stated_ids(raw)
     if override is not None:
         ids, rule = list(override), "given by the caller"
     elif plain is not None and shifted is not None and list(plain) != [check_id(i) + 1 for i in shifted]:
@@ -49,6 +49,13 @@ def read_aux_ids(
     if any(first >= second for first, second in pairwise(ids)):
         raise CheckpointError(f"target layer ids must ascend without repeats; got {ids}; pass aux_layer_ids=")
     return tuple(ids), rule
+
+
+def stated_ids(raw: Mapping) -> tuple[Any, Any]:
+    """The two spellings as config.json has them; an empty list names no layer and counts as absent."""
+    key = "eagle_aux_hidden_state_layer_ids"
+    plain, shifted = raw.get(key), (raw.get("eagle_config") or {}).get(key)
+    return (None if plain == [] else plain), (None if shifted == [] else shifted)
 
 
 def check_list(ids: object, layers: int) -> None:

@@ -6,6 +6,8 @@ Opening reads only the files' headers, so a torn download is reported before any
 
 import json
 import math
+import mmap
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +57,7 @@ class Checkpoint:
         self.config = config  # config.json as plain JSON
         self.tensors = MappingProxyType(dict(tensors))  # name -> TensorEntry
         self._open_files: dict[Path, Any] = {}
+        self._maps: dict[Path, Tensor] = {}
 
     def read_tensor(self, name: str) -> Tensor:
         """One tensor on the CPU, in the dtype it is stored in and in memory of its own."""
@@ -69,10 +72,31 @@ class Checkpoint:
         size = math.prod(entry.shape[1:]) * DTYPES[entry.dtype].itemsize
         return self._read(name, entry.start + index * size, entry.shape[1:])
 
+    def read_run(self, name: str, start: int, count: int) -> Tensor:
+        """`count` numbers of a tensor from number `start` on, in one dimension."""
+        entry = self._entry(name)
+        return self._read(name, entry.start + start * DTYPES[entry.dtype].itemsize, (count,))
+
+    def map_run(self, name: str, start: int, count: int) -> Tensor:
+        """The bytes of the same numbers, mapped: read when they are used, and never to be written to.
+
+        The map outlives `close()` and goes with its last tensor.
+        """
+        entry = self._entry(name)
+        if entry.file not in self._maps:
+            with entry.file.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch has no tensors that cannot be written to, and says so
+                self._maps[entry.file] = torch.frombuffer(mapped, dtype=torch.uint8)
+        size = DTYPES[entry.dtype].itemsize
+        return self._maps[entry.file][entry.start + start * size :][: count * size]
+
     def close(self) -> None:
         for file in self._open_files.values():
             file.close()
         self._open_files.clear()
+        self._maps.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -281,14 +305,6 @@ def read_all(path_or_id: str | Path, *, local_files_only: bool = False) -> tuple
             raise CheckpointError(f"{path} is not a plain table of tensors; convert it to safetensors")
         tensors |= part
     return folder, read_config(folder), tensors
-
-
-def weight_bytes(folder: Path, itemsize: int) -> int:
-    """Memory of all tensors in a dtype of `itemsize` bytes, by their headers; 0 without safetensors."""
-    if not any(folder.glob("*.safetensors")):
-        return 0
-    with open_checkpoint(folder) as checkpoint:
-        return sum(math.prod(entry.shape) for entry in checkpoint.tensors.values()) * itemsize
 
 
 def refuse_quantized(config: Mapping, *, what: str) -> None:

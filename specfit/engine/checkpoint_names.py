@@ -8,9 +8,11 @@ an expert at a time, where the library stacks whole layers.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,18 @@ from specfit.engine.checkpoint_files import Checkpoint, CheckpointError
 PLAIN = ("F64", "F32", "F16", "BF16", "I64", "I32", "BOOL")
 UNNEEDED = re.compile(r"(^|\.)(mtp(\.|_)|rotary_emb\.|(original_)?inv_freq$|masked_bias$)")
 EXPERT = re.compile(r"experts\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Numbers that lie side by side in a stored tensor."""
+
+    name: str
+    start: int  # first number
+    count: int
+
+
+Runs = tuple[tuple[int, ...], list[int]]  # shape of an expert's part, and which stored tensors follow each other in it
 
 
 @dataclass(slots=True)
@@ -56,6 +70,54 @@ class Stored:
             else:
                 parts[pattern] = [(names[0], checkpoint.read_part(names[0], expert).unsqueeze(0))]
         return self._convert(parts, model)[self.parameter][0]
+
+    def expert_runs(
+        self, checkpoint: Checkpoint, model: PreTrainedModel, expert: int, known: dict[Any, Runs]
+    ) -> tuple[tuple[int, ...], list[Run]]:
+        """Shape of one expert's part, and where its numbers lie in the file, one stored tensor after the other.
+
+        The library's own conversion says so, once for tensors of the same kind (kept in `known`): it is given the
+        numbers 0, 1, 2, ... in place of weights. Raises CheckpointError where it changes their order within a tensor.
+        """
+        parts = []  # (pattern, stored name, first number, shape)
+        for pattern, names in self.names.items():
+            single = EXPERT.search(names[0]) is not None
+            name = names[expert] if single else names[0]
+            shape = checkpoint.tensors[name].shape
+            parts.append(
+                (pattern, name, 0, shape) if single else (pattern, name, expert * math.prod(shape[1:]), shape[1:])
+            )
+        key = tuple((pattern, shape) for pattern, _, _, shape in parts)
+        if key not in known:
+            known[key] = self._place(parts, model)
+        shape, order = known[key]
+        runs = [Run(parts[part][1], parts[part][2], math.prod(parts[part][3])) for part in order]
+        return shape, runs
+
+    def _place(self, parts: list[tuple[str, str, int, tuple[int, ...]]], model: PreTrainedModel) -> Runs:
+        sizes = [math.prod(shape) for _, _, _, shape in parts]
+        starts = [sum(sizes[:part]) for part in range(len(parts))]
+        numbers = {
+            pattern: torch.arange(start, start + size).reshape(shape)
+            for (pattern, _, _, shape), start, size in zip(parts, starts, sizes, strict=True)
+        }
+        placed = numbers[parts[0][0]]
+        if self.converter is not None:
+            given = {
+                pattern: [(name, numbers[pattern] if EXPERT.search(name) else numbers[pattern].unsqueeze(0))]
+                for pattern, name, _, _ in parts
+            }
+            placed = self._convert(given, model)[self.parameter][0]
+        flat, order = placed.reshape(-1), list[int]()
+        while len(rest := flat[sum(sizes[part] for part in order) :]):
+            part = starts.index(int(rest[0])) if int(rest[0]) in starts else -1
+            if part < 0 or not torch.equal(rest[: sizes[part]], torch.arange(starts[part], starts[part] + sizes[part])):
+                raise CheckpointError(
+                    f"{self.parameter} is stored in another order than it is used in (transposed or interleaved), so "
+                    'it cannot stay in its file; leave experts="mapped" out'
+                )
+            order.append(part)
+        return tuple(placed.shape), order
 
     def count_experts(self, checkpoint: Checkpoint) -> int:
         """How many experts an experts parameter has in the file.

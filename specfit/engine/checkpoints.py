@@ -4,6 +4,7 @@ The path is short: read all tensors, give them one set of names, plan the head f
 every tensor, build. The target's side (`open_checkpoint`, `read_moe_shape`) is re-exported here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from specfit.engine.checkpoint_files import (
     some,
 )
 from specfit.engine.draft_vocabulary import DraftVocabulary, read_vocabulary
-from specfit.engine.drafter_config import HeadPlan, Overrides, plan_head
+from specfit.engine.drafter_config import HeadPlan, Overrides, plan_head, unwrapped
 from specfit.engine.drafter_weights import StoredTensors, check_weights, empty_head, sort_tensors
 from specfit.engine.eagle3 import Eagle3Config, Eagle3Head
 from specfit.engine.moe_shape import MoeShape, read_moe_shape
 from specfit.engine.target_facts import TargetFacts, read_target_facts
+
+SAMPLED_ROWS = 256  # of an embedding, to compare it with another
 
 __all__ = [
     "Checkpoint",
@@ -86,7 +89,8 @@ def read_drafter(
     ignore_keys: config keys unknown to specfit that you know not to change the head.
     Raises CheckpointError, one sentence, for anything that is not exactly an EAGLE-3 head of this target.
     """
-    folder, raw, stored = read_all(path_or_id, local_files_only=local_files_only)
+    folder, config_json, stored = read_all(path_or_id, local_files_only=local_files_only)
+    raw = unwrapped(config_json)
     tensors = sort_tensors(stored)
     overrides = Overrides(
         aux_layer_ids=aux_layer_ids,
@@ -121,7 +125,7 @@ def read_drafter(
 def _borrow(
     tensors: StoredTensors,
     plan: HeadPlan,
-    raw: dict,
+    raw: Mapping,
     target: TargetFacts,
     *,
     embedding: Tensor | None,
@@ -140,6 +144,8 @@ def _borrow(
         if embedding is not None:
             borrowed["embed_tokens.weight"] = _of_target(embedding, target, "target_embedding")
             notes.append("the file has no embedding: the target's is used")
+    elif embedding is not None and config.hidden_size == target.hidden_size and not raw.get("embed_requires_grad"):
+        notes += _compare_embeddings(tensors.weights["embed_tokens.weight"], embedding)
     if "lm_head.weight" in tensors.weights:
         if tied:
             notes.append("tie_word_embeddings is true, and the file has an lm_head of its own, which is used")
@@ -161,6 +167,21 @@ def _borrow(
             "the drafter has no lm_head.weight; pass the target's as target_lm_head=, or take a complete copy"
         )
     return borrowed, notes
+
+
+def _compare_embeddings(own: Tensor, target: Tensor) -> list[str]:
+    """Trainers freeze the target's embedding; a file with another one was usually saved with an untrained table."""
+    if own.shape != target.shape:
+        return []
+    rows = torch.linspace(0, len(own) - 1, min(len(own), SAMPLED_ROWS)).long()
+    ours, theirs = own[rows].float(), target[rows.to(target.device)].float().cpu()
+    alike = torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).median()
+    if alike > 0.9:
+        return []
+    return [
+        f"the file's embedding is not the target's (of {len(rows)} tokens, half are alike by a cosine of at most "
+        f"{alike:.2f}): if few drafts are accepted, remove embed_tokens.weight from the file, and the target's is used"
+    ]
 
 
 def _of_target(table: Tensor, target: TargetFacts, argument: str) -> Tensor:
@@ -193,7 +214,7 @@ def _fill(
     head.eval().requires_grad_(False).pack()
 
 
-def _verifier_warning(raw: dict, target: TargetFacts) -> list[str]:
+def _verifier_warning(raw: Mapping, target: TargetFacts) -> list[str]:
     """A head for another model of the same sizes loads and drafts badly; its config may name its verifier."""
     verifier = (raw.get("speculators_config") or {}).get("verifier")
     verifier = verifier.get("name_or_path") if isinstance(verifier, dict) else verifier

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from specfit.engine.link import CudaLink, Link
+from specfit.engine.mapped_row import HostRow
 from specfit.engine.offload import LayerSlots, Offload
 
 COMPUTE = "compute"
@@ -88,10 +89,10 @@ class OrderTrace:
         self.operations: list[Operation] = []
         self._events = 0
         self._slots: dict[int, Slot] = {}  # by address
-        self._experts: dict[int, int] = {}
+        self._experts: dict[int, int] = {}  # by identity
         for number, layer in enumerate(offload.layers):
             self._slots |= {row.data_ptr(): (number, slot) for slot, row in enumerate(layer._slot_rows)}
-            self._experts |= {row.data_ptr(): expert for expert, row in enumerate(layer._rows)}
+            self._experts |= {id(row): expert for expert, row in enumerate(layer._rows)}
             self._watch_reads(number, layer)
         self._watch_copies(offload.link)
 
@@ -104,8 +105,8 @@ class OrderTrace:
         self.note("record", stream, event=self._events)
         return self._events
 
-    def copied(self, stream: str, source: Tensor, target: Tensor) -> None:
-        self.note("copy", stream, slot=self._slots[target.data_ptr()], expert=self._experts[source.data_ptr()])
+    def copied(self, stream: str, source: HostRow, target: Tensor) -> None:
+        self.note("copy", stream, slot=self._slots[target.data_ptr()], expert=self._experts[id(source)])
 
     def _watch_reads(self, number: int, layer: LayerSlots) -> None:
         """Every kernel call reads the slots that the step in progress planned for it."""
@@ -132,7 +133,7 @@ class OrderTrace:
             link._streams = [_NotedStream(self, f"copies {n}", stream) for n, stream in enumerate(link._streams)]
         fetch, wait, pending = link.fetch, link.wait, list[int]()
 
-        def watched_fetch(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        def watched_fetch(pairs: Sequence[tuple[HostRow, Tensor]]) -> None:
             if isinstance(link, CudaLink):
                 # The link's own streams and events are noted as it uses them; copies are told apart here.
                 self._coming = list(pairs)
@@ -152,7 +153,7 @@ class OrderTrace:
 
         link.fetch, link.wait = watched_fetch, watched_wait  # type: ignore[method-assign]
 
-    _coming: list[tuple[Tensor, Tensor]]  # copies of the CUDA link's batch that are not issued yet
+    _coming: list[tuple[HostRow, Tensor]]  # copies of the CUDA link's batch that are not issued yet
 
     def issued(self, stream: str) -> None:
         """The CUDA link entered a stream to issue its next copy."""

@@ -19,6 +19,8 @@ from torch import Tensor
 from specfit.engine.eagle3 import Eagle3Head
 from specfit.tree import EMPTY_POOL, ROOT, DraftPool
 
+PROMPT_ROWS = 512  # of a pass over committed tokens; a mask over all of a long prompt would grow with its square
+
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
@@ -30,8 +32,9 @@ class DraftConfig:
 
     def __post_init__(self) -> None:
         for name in ("top_k", "depth", "max_pool"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"draft {name} is {getattr(self, name)}; expected at least 1")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"draft {name} is {value!r}; expected a whole number, at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +124,25 @@ class Eagle3Drafter:
         tokens = [token for some, _ in self._waiting for token in some]
         features = torch.cat([features for _, features in self._waiting], dim=1)
         self._waiting = []
-        past, rows = self._cache.committed, len(tokens)
         self._cache.drop_tree()
+        for start in range(0, len(tokens), PROMPT_ROWS):
+            end = start + PROMPT_ROWS
+            fused, g = self._run_committed(tokens[start:end], features[:, start:end])
+        self.pending = Pending(tokens[-1], fused, self.head.feed_back(g), self.head.log_probs(g))
+        self.growth = None
+
+    def _run_committed(self, tokens: list[int], features: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the KV of these tokens; gives the last one's fused features and state, (1, 1, H) each."""
+        past, rows = self._cache.committed, len(tokens)
         mask = None
         if rows > 1:
-            mask = torch.full((rows, past + rows), self._low, dtype=features.dtype).triu_(past + 1)[None, None]
-            mask = mask.to(self.device, non_blocking=True)
+            mask = torch.full((rows, past + rows), self._low, dtype=features.dtype, device=self.device)
+            mask = mask.triu_(past + 1)[None, None]
         fused = self.head.fuse(features)
-        g = self.head(
-            self.head.embed(self._tensor([tokens])),
-            fused,
-            torch.arange(past, past + rows, device=self.device)[None],
-            mask,
-            self._cache,
-        )[:, -1:]
+        positions = torch.arange(past, past + rows, device=self.device)[None]
+        g = self.head(self.head.embed(self._tensor([tokens])), fused, positions, mask, self._cache)
         self._cache.commit(past + rows)
-        self.pending = Pending(tokens[-1], fused[:, -1:], self.head.feed_back(g), self.head.log_probs(g))
-        self.growth = None
+        return fused[:, -1:], g[:, -1:]
 
     def levels(self, *, max_depth: int) -> Iterator[DraftPool]:
         """Grow the tree from the pending token and yield the pool after each level, V_{<=1}, V_{<=2}, ...

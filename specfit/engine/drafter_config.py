@@ -10,12 +10,16 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from transformers.activations import ACT2FN
+
 from specfit.engine.aux_layers import Shapes, check_feature_width, read_aux_ids
 from specfit.engine.checkpoint_files import CheckpointError, refuse_quantized, some
-from specfit.engine.drafter_keys import check_kinds, unknown_eagle_keys, unknown_keys
+from specfit.engine.drafter_keys import READ, check_kinds, unknown_eagle_keys, unknown_keys
 from specfit.engine.drafter_rope import read_rope
 from specfit.engine.eagle3 import Eagle3Config
 from specfit.engine.target_facts import TargetFacts, is_number, whole
+
+UNSAID = "not in config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,11 @@ class Overrides:
     rope_theta: float | None = None
     norm_before_residual: bool | None = None
     norm_output: bool | None = None
+    ignore_keys: tuple[str, ...] = ()  # keys of config.json unknown to specfit that do not change the head
+
+
+# Other kinds of drafters, by what their trainers call them; a shared layout would make some look like an EAGLE-3 head.
+OTHER_HEADS = re.compile(r"DFlash|DSpark|Domino|PEagle|PEAGLE|Medusa|Hydra|NextN|MTP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,15 @@ class HeadPlan:
     layout: str
     rules: tuple[str, ...]  # "theta 10000: rope_theta of config.json"
     warnings: tuple[str, ...]
+
+
+def unwrapped(raw: Mapping) -> Mapping:
+    """A config whose head lies in `text_config`, as exports for targets that also see have it, as a flat one."""
+    text = raw.get("text_config")
+    if not isinstance(text, Mapping) or raw.get("hidden_size") is not None or raw.get("transformer_layer_config"):
+        return raw
+    outer = {key: value for key, value in raw.items() if key in READ and value is not None}
+    return {**text, **outer, "model_type": text.get("model_type")}
 
 
 def plan_head(
@@ -79,8 +97,17 @@ def plan_head(
     rope, theta_rule, warnings = read_rope(layer, layout=layout, theta=overrides.rope_theta)
     head_dim, head_dim_rule = read_head_dim(layer, shapes, width=width, heads=heads)
     positions, position_warning = read_positions(layer)
+    activation = layer.get("hidden_act") or "silu"
+    if activation not in ACT2FN:
+        raise CheckpointError(f"hidden_act {activation!r} is no activation that transformers has; correct config.json")
     eps, eps_warning = read_eps(layer)
     residual, residual_rule = read_flag(raw, "norm_before_residual", overrides.norm_before_residual)
+    residual_warning = None
+    if nested and residual_rule == UNSAID:
+        residual_warning = (
+            "config.json names no norm_before_residual: false, as the speculators library reads that; vLLM takes true, "
+            "so compare with norm_before_residual=True"
+        )
     output, output_rule, output_warning = read_norm_output(raw, nested=nested, override=overrides.norm_output)
     qk_norm, qk_rule = read_qk_norm(layer, shapes, nested=nested)
     try:
@@ -92,7 +119,7 @@ def plan_head(
             num_kv_heads=whole(layer, "num_key_value_heads", what="the drafter", default=heads),
             head_dim=head_dim,
             rms_norm_eps=eps,
-            hidden_act=layer.get("hidden_act") or "silu",
+            hidden_act=activation,
             vocab_size=vocab_size,
             draft_vocab_size=read_draft_vocab_size(raw, shapes, vocab_size),
             rope_parameters=rope,
@@ -120,7 +147,8 @@ def plan_head(
         f"head_dim {head_dim}: {head_dim_rule}",
         f"positions: trained to {positions}; longer text works, and drafts worse",
     )
-    warnings += [warning for warning in (position_warning, eps_warning, output_warning) if warning]
+    notes = (position_warning, eps_warning, residual_warning, output_warning)
+    warnings += [warning for warning in notes if warning]
     return HeadPlan(config, layout, rules, tuple(warnings))
 
 
@@ -144,6 +172,15 @@ def refuse_other_heads(raw: Mapping, layer: Mapping, shapes: Shapes) -> None:
     for kind in (raw.get("speculators_model_type"), (raw.get("speculators_config") or {}).get("algorithm")):
         if kind not in (None, "eagle3"):
             raise CheckpointError(f"this is a {kind!r} speculator; specfit reads eagle3 heads")
+    other = OTHER_HEADS.search(str(raw.get("architectures")))
+    if other is not None:
+        raise CheckpointError(f"this is a {other[0]} drafter (architectures); specfit reads eagle3 heads")
+    latent = next((name for name in shapes if "kv_a_proj" in name or "kv_b_proj" in name), None)
+    if latent is not None:
+        raise CheckpointError(
+            f"the drafter holds {latent}: its layer has DeepSeek's latent attention, specfit's head a Llama layer's; "
+            "take a head with plain attention"
+        )
     eagle = raw.get("eagle_config") or {}
     if False in (eagle.get("use_aux_hidden_state"), raw.get("use_aux_hidden_state")):
         raise CheckpointError(
@@ -190,7 +227,7 @@ def refuse_sliding_window(layer: Mapping) -> None:
             )
         return
     window, first = layer.get("sliding_window"), layer.get("max_window_layers") or 0
-    if layer.get("use_sliding_window") and window is not None and layers > first:
+    if layer.get("use_sliding_window") and window and layers > first:  # 0 is another way to write none
         raise CheckpointError(
             f"the drafter uses a sliding window of {window} (use_sliding_window is true); "
             "specfit's head has full attention only"
@@ -240,7 +277,7 @@ def read_flag(raw: Mapping, key: str, override: bool | None) -> tuple[bool, str]
     if override is not None:
         return override, "given by the caller"
     value = raw.get(key)
-    return (False, "not in config.json") if value is None else (value, "config.json")
+    return (False, UNSAID) if value is None else (value, "config.json")
 
 
 def read_norm_output(raw: Mapping, *, nested: bool, override: bool | None) -> tuple[bool, str, str | None]:

@@ -45,6 +45,8 @@ WITHOUT_EFFECT = _words(
     num_experts num_local_experts num_experts_per_tok experts_per_token moe_intermediate_size norm_topk_prob
     decoder_sparse_step mlp_only_layers router_aux_loss_coef shared_expert_intermediate_size
     target_model_type target_model_name_or_path base_model_name_or_path _commit_hash
+    target_model target_model_path num_speculative_tokens num_lookahead_tokens speculative_algorithm
+    ignore_keys_at_rope_validation
     """
 )
 
@@ -52,6 +54,7 @@ WITHOUT_EFFECT = _words(
 HARMLESS_VALUES = {
     "use_qk_norm": (True, False),  # the tensors say it
     "use_mrope": (False,),
+    "position_embedding_type": ("rope",),
     "clip_qkv": (None,),
     "logit_scale": (1, 1.0),
     "attention_multiplier": (None,),
@@ -63,6 +66,7 @@ HARMLESS_VALUES = {
 
 # Inside `eagle_config` (SGLang, SpecForge, ModelOpt).
 EAGLE_CONFIG_READ = {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}
+EAGLE_CONFIG_READ |= {"parallel_draft_heads_num_layers"}  # of heads that parallel_draft_step would ask for
 EAGLE_CONFIG_HARMLESS = {
     "use_input_layernorm_in_first_layer": (True,),
     "use_last_layernorm": (True,),

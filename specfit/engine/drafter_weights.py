@@ -5,7 +5,7 @@ dropped, split or reshaped on a guess: a tensor is used, known to be unneeded, o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -52,8 +52,10 @@ def sort_tensors(tensors: Mapping[str, Tensor]) -> StoredTensors:
     maps: dict[str, Tensor] = {}
     unneeded: list[str] = []
     stored_names: dict[str, str] = {}
+    prefix = _prefix(tensors)
     for name, tensor in tensors.items():
-        short = re.sub(r"^(model\.)?(midlayer\.)?", lambda match: "layers.0." if match[2] else "", name)
+        short = name.removeprefix(prefix)
+        short = re.sub(r"^(model\.)?(midlayer\.)?", lambda match: "layers.0." if match[2] else "", short)
         if short in stored_names:
             raise CheckpointError(f"{stored_names[short]} and {name} are both {short}; keep the right one")
         stored_names[short] = name
@@ -64,6 +66,12 @@ def sort_tensors(tensors: Mapping[str, Tensor]) -> StoredTensors:
         else:
             weights[short] = tensor
     return StoredTensors(weights, maps, tuple(unneeded), stored_names)
+
+
+def _prefix(names: Iterable[str]) -> str:
+    """What a trainer's wrapper put before the head's own names ("draft_model.", "module."), going by the one fc."""
+    found = [name.removesuffix("fc.weight") for name in names if f".{name}".endswith(".fc.weight")]
+    return found[0] if len(found) == 1 else ""
 
 
 def empty_head(config: Eagle3Config) -> Eagle3Head:

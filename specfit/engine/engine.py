@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
@@ -12,16 +11,20 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import torch
+from transformers import PreTrainedModel
 
 from specfit import embedded as embedded_pair
 from specfit.cycle import Decoding, RouteSource, StopRule, TruthSource
 from specfit.engine.checkpoint_files import open_checkpoint
-from specfit.engine.checkpoints import LoadReport, read_drafter
+from specfit.engine.checkpoints import DraftVocabulary, Eagle3Head, LoadReport, read_drafter
+from specfit.engine.devices import choose_device
 from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.drafter_config import Overrides
+from specfit.engine.experts_kernel import check_kernel
 from specfit.engine.generate import generate as generate_text
+from specfit.engine.layer_kinds import check_one_rope
 from specfit.engine.link import CudaLink, EmulatedLink, InstantLink, Link
-from specfit.engine.loading import give_memory_back, gives_back, load_target, load_tokenizer
+from specfit.engine.loading import end_tokens, give_memory_back, gives_back, load_target, load_tokenizer
 from specfit.engine.offload import Offload
 from specfit.engine.request import EngineRequest
 from specfit.engine.self_test import tree_self_test
@@ -73,9 +76,15 @@ class Engine:
 
     def encode(self, prompt: str | Sequence[int] | Messages) -> tuple[int, ...]:
         """Token ids of a text or messages through the chat template; ids stay as they are."""
-        if not isinstance(prompt, str) and all(isinstance(token, Integral) for token in prompt):
-            return tuple(map(int, prompt))  # type: ignore[arg-type]  # numpy's integers become plain ones
-        return render(self.tokenizer, cast(str | Messages, prompt)).ids
+        if isinstance(prompt, str):
+            return render(self.tokenizer, prompt).ids
+        items = list(prompt) if isinstance(prompt, Iterable) else [None]
+        if all(isinstance(item, Integral) and not isinstance(item, bool) for item in items):
+            return tuple(map(int, items))  # type: ignore[arg-type]  # numpy's integers become plain ones
+        if not all(isinstance(item, Mapping) for item in items):
+            kinds = ", ".join(dict.fromkeys(type(item).__name__ for item in items))
+            raise ValueError(f"a prompt is a text, messages (role, content) or token ids; this one holds {kinds}")
+        return render(self.tokenizer, cast(Messages, items)).ids
 
     def decode(
         self,
@@ -101,6 +110,8 @@ class Engine:
         ids = self.encode(prompt)
         check_limits(max_new_tokens, min_new_tokens)
         self.check_prompt(ids, max_new_tokens)
+        if method.max_nodes > 0:
+            check_one_rope(self.target.config, prompt=len(ids), new=max_new_tokens)
         if cost is None:
             if method.uses_routes:
                 raise ValueError(f"method {method.name!r} needs cost coefficients; fit them with `specfit calibrate`")
@@ -201,6 +212,7 @@ def load_engine(
     dtype: torch.dtype | str | None = None,
     attention: str | None = None,
     pin: bool | None = None,
+    experts: str = "memory",
     kernel: str = "host_grouped",
     overlap: bool | None = None,
     self_test: bool = True,
@@ -219,11 +231,12 @@ def load_engine(
         experts in their slots, see `experts_kernel`.
     attention: "sdpa" or "eager"; sdpa where the family has it. pin: have the experts in pinned memory; on CUDA only by
         default, and whatever cannot be pinned stays pageable with a warning.
+    experts: "memory", or on a CPU "mapped": they stay in the checkpoint's files, for a model larger than memory.
     overlap: run hits while misses are copied; by default on CUDA only, where a kernel call costs the host little.
     Raises ValueError (CheckpointError) with one sentence for whatever does not fit.
     """
     emulated = isinstance(link, int | float | EmulatedLink)  # stands in for a real one on a CPU, so that is meant
-    device = torch.device(device or ("cpu" if emulated or not torch.cuda.is_available() else "cuda"))
+    device = choose_device(device, emulated=emulated)
     if emulated and device.type != "cpu":
         raise ValueError("an emulated link stands in for a real one on a CPU; on CUDA leave link out")
     embedded = target == "embedded"
@@ -232,11 +245,29 @@ def load_engine(
     if own_drafter:
         drafter = embedded_pair.drafter_folder()
     draft = draft or DraftConfig()
+    if not isinstance(draft, DraftConfig):
+        raise ValueError(f"draft is {draft!r}; expected a DraftConfig(top_k=..., depth=..., max_pool=...)")
+    link = _link(link, device)
+    check_kernel(kernel)
     with open_checkpoint(folder) as checkpoint:
         dtype = choose_dtype(dtype, checkpoint.config, device)
         facts = read_target_facts(checkpoint.config, name="" if embedded else str(target))
-        eos = _eos(checkpoint.folder, checkpoint.config)
+        eos = end_tokens(checkpoint.folder, checkpoint.config, facts.vocab_size)
         tokenizer = load_tokenizer(checkpoint.folder, facts.vocab_size)
+
+        def read_head(model: PreTrainedModel) -> tuple[Eagle3Head, DraftVocabulary, LoadReport] | None:
+            if drafter is None:
+                return None
+            return read_drafter(
+                drafter,
+                target=facts,
+                dtype=dtype,
+                device=device,
+                target_embedding=model.get_input_embeddings().weight,
+                target_lm_head=model.get_output_embeddings().weight,
+                **asdict(overrides or Overrides()),
+            )
+
         loaded = load_target(
             checkpoint,
             name=str(target),
@@ -247,9 +278,10 @@ def load_engine(
             device_memory=device_memory,
             drafter=drafter,
             pin=pin,
+            experts=experts,
+            beside=read_head,
         )
     model, slots = loaded.model, loaded.slots
-    link = _link(link, device)
     offload = Offload(
         model,
         loaded.host,
@@ -261,16 +293,8 @@ def load_engine(
         device=device,
     )
     session, report = None, None
-    if drafter is not None:
-        head, vocabulary, report = read_drafter(
-            drafter,
-            target=facts,
-            dtype=dtype,
-            device=device,
-            target_embedding=model.get_input_embeddings().weight,
-            target_lm_head=model.get_output_embeddings().weight,
-            **asdict(overrides or Overrides()),
-        )
+    if loaded.beside is not None:
+        head, vocabulary, report = loaded.beside
         if device.type == "cuda":  # or every draft step waits for the device to learn its largest position
             head.rope.promise(getattr(model.config, "max_position_embeddings", None) or 1 << 15)
         session = Eagle3Drafter(head, target_ids=vocabulary.target_ids, config=draft, eos=eos, device=device)
@@ -289,6 +313,7 @@ def load_engine(
         "slots_per_layer": slots,
         "cleared": cleared,
         "link": link.describe(),
+        **({"experts": experts} if experts != "memory" else {}),
     }
     return Engine(offloaded, session, tokenizer, eos=eos, settings=settings, report=report, left_out=loaded.left_out)
 
@@ -302,7 +327,7 @@ def expected_route_settings(
     dtype: torch.dtype | str | None = None,
 ) -> dict[str, Any]:
     """The `route_settings` of the engine that `load_engine` would load with these, from the config alone."""
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = choose_device(device, here=False)
     embedded = target == "embedded"
     with open_checkpoint(embedded_pair.target_folder() if embedded else target) as checkpoint:
         found = choose_dtype(dtype, checkpoint.config, device)
@@ -318,7 +343,7 @@ def _drafter_name(drafter: str | Path | None, overrides: Overrides | None, *, em
     """The name in the settings; a drafter read in another way is another drafter."""
     if drafter is None:
         return None
-    given = {key: value for key, value in asdict(overrides or Overrides()).items() if value is not None}
+    given = {key: value for key, value in asdict(overrides or Overrides()).items() if value not in (None, ())}
     name = "embedded" if embedded else str(drafter)
     return name + "".join(f" {key}={value}" for key, value in given.items())
 
@@ -326,17 +351,13 @@ def _drafter_name(drafter: str | Path | None, overrides: Overrides | None, *, em
 def _link(link: Link | float | None, device: torch.device) -> Link:
     if link is None:
         return CudaLink(device) if device.type == "cuda" else InstantLink()
-    return EmulatedLink(link) if isinstance(link, int | float) else link
+    if isinstance(link, int | float) and not isinstance(link, bool):
+        return EmulatedLink(link)
+    if not hasattr(link, "fetch"):
+        raise ValueError(f"link is {link!r}; expected milliseconds for each expert, or a Link")
+    return cast(Link, link)
 
 
 def use_threads(threads: int) -> None:
     """CPU threads for every model in this process. A small model is fastest with one, which leaves others alone."""
     torch.set_num_threads(threads)
-
-
-def _eos(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """End-of-sequence ids: a generation_config.json overrides config.json; each may hold one id or a list."""
-    path = folder / "generation_config.json"
-    found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-    found = config.get("eos_token_id") if found is None else found
-    return tuple(found) if isinstance(found, list) else (() if found is None else (found,))

@@ -70,7 +70,7 @@ class Answer:
         routes: RouteSource | None = None,
         max_new_tokens: int = 128,
         min_new_tokens: int = 0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -83,7 +83,7 @@ class Answer:
         engine.check_open()
         self._engine, self._streamer = engine, streamer
         self._method = method or default_method(engine, cost=cost, routes=routes)
-        self._text = AnswerText(engine.tokenizer, stop)
+        self._text = AnswerText(engine.tokenizer, () if stop is None else stop)
         self._cycles: list[CycleRecord] = []
         self._reused = 0
         self.decoding = engine.decode(

@@ -5,6 +5,8 @@ moves it into a slot. Rows live in slabs that are allocated once; nothing is sta
 memory and never on the device before it is needed. On CUDA the slabs are pinned, in chunks just below a power of two
 that run across layers, because torch's pinned allocator rounds up: a layer of 1.1 GiB would take 2. Where no more
 memory can be pinned the rest stays pageable: it works, and copies from it are slower and do not overlap with compute.
+
+For a CPU with less memory than the experts take, `map_host_experts` leaves them in their files; see `mapped_row`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from transformers import PreTrainedModel
 
 from specfit.engine.checkpoint_files import Checkpoint, CheckpointError
 from specfit.engine.checkpoint_names import NameTable, Stored, check_finite
+from specfit.engine.mapped_row import MappedRow
 from specfit.engine.memory_sizes import shown
 from specfit.engine.offload import expert_parameters
 
@@ -58,16 +61,51 @@ def load_host_experts(
             start = 0
             for parameter, shape in expert_parameters(module):
                 values = stored[parameter].read_expert(checkpoint, model, expert)
-                if tuple(values.shape) != shape:
-                    raise CheckpointError(
-                        f"{parameter} of expert {expert} in {name} has shape {tuple(values.shape)}; "
-                        f"the config says {shape}"
-                    )
+                _check_shape(f"{parameter} of expert {expert} in {name}", tuple(values.shape), shape)
                 row[start : start + values.numel()] = values.reshape(-1)
                 start += values.numel()
             check_finite(f"expert {expert} of {name}", row)
         progress(place + 1)
     return host
+
+
+def map_host_experts(
+    checkpoint: Checkpoint,
+    model: PreTrainedModel,
+    modules: Sequence[tuple[str, Any]],
+    names: NameTable,
+    *,
+    dtype: torch.dtype,
+    progress: Callable[[int], None] = lambda layers: None,
+) -> list[list[MappedRow]]:
+    """The same rows left in the checkpoint's files: memory-mapped, and read when they are copied into a slot.
+
+    All of them are read once here, a piece at a time and into memory that is given back, to be checked for NaN: a
+    damaged file is found now and not in the middle of an answer. Raises CheckpointError as `load_host_experts`, and
+    for a layout whose numbers would have to be rearranged.
+    """
+    rows, known = [], dict[Any, Any]()
+    for place, (name, module) in enumerate(modules):
+        stored = _layer(checkpoint, name, module, names)
+        layer = []
+        for expert in range(module.num_experts):
+            pieces = []
+            for parameter, shape in expert_parameters(module):
+                found, runs = stored[parameter].expert_runs(checkpoint, model, expert, known)
+                _check_shape(f"{parameter} of expert {expert} in {name}", found, shape)
+                for run in runs:
+                    values = checkpoint.read_run(run.name, run.start, run.count)
+                    check_finite(f"expert {expert} of {name}", values)
+                    pieces.append((checkpoint.map_run(run.name, run.start, run.count), values.dtype))
+            layer.append(MappedRow(pieces, dtype=dtype))
+        rows.append(layer)
+        progress(place + 1)
+    return rows
+
+
+def _check_shape(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if found != expected:
+        raise CheckpointError(f"{what} has shape {found}; the config says {expected}")
 
 
 def row_shape(module: Any) -> tuple[int, int]:

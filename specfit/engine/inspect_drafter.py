@@ -9,9 +9,10 @@ from typing import Any
 
 from specfit import embedded
 from specfit.engine.acceptance_probe import Probe, probe
+from specfit.engine.aux_layers import stated_ids
 from specfit.engine.checkpoint_files import checkpoint_folder, read_config
 from specfit.engine.checkpoints import LoadReport, read_drafter
-from specfit.engine.drafter_config import Overrides
+from specfit.engine.drafter_config import Overrides, unwrapped
 from specfit.engine.engine import Engine
 from specfit.engine.target_facts import TargetFacts, read_target_facts, whole
 
@@ -27,7 +28,7 @@ PROMPTS = (
 def inspect_drafter(path_or_id: str | Path, *, overrides: Overrides | None = None) -> LoadReport:
     """Read a drafter as if for the target that it describes itself, and report. Raises CheckpointError."""
     source = embedded.drafter_folder() if path_or_id == "embedded" else path_or_id
-    raw = read_config(checkpoint_folder(source))
+    raw = unwrapped(read_config(checkpoint_folder(source)))
     overrides = overrides or Overrides()
     named = _names_layers(raw) or overrides.aux_layer_ids is not None
     _, _, report = read_drafter(
@@ -37,6 +38,7 @@ def inspect_drafter(path_or_id: str | Path, *, overrides: Overrides | None = Non
         rope_theta=overrides.rope_theta,
         norm_before_residual=overrides.norm_before_residual,
         norm_output=overrides.norm_output,
+        ignore_keys=overrides.ignore_keys,
     )
     if named:
         return report
@@ -66,12 +68,13 @@ def probe_drafter(
         rope_theta=given.rope_theta,
         norm_before_residual=given.norm_before_residual,
         norm_output=given.norm_output,
+        ignore_keys=given.ignore_keys,
         dtype=model.dtype,
         device=engine.target.device,
         target_embedding=model.get_input_embeddings().weight,
         target_lm_head=model.get_output_embeddings().weight,
     )
-    raw = read_config(checkpoint_folder(source))
+    raw = unwrapped(read_config(checkpoint_folder(source)))
     thetas = [*_thetas(raw), *_thetas(model.config.to_dict())]
     found = probe(
         engine.target,
@@ -106,8 +109,7 @@ def _described_target(raw: Mapping[str, Any]) -> TargetFacts:
 
 
 def _names_layers(raw: Mapping[str, Any]) -> bool:
-    key = "eagle_aux_hidden_state_layer_ids"
-    return raw.get(key) is not None or (raw.get("eagle_config") or {}).get(key) is not None
+    return any(ids is not None for ids in stated_ids(raw))
 
 
 def _thetas(config: Mapping[str, Any]) -> list[float]:

@@ -7,10 +7,11 @@ Sliding layers attend too, only not as far back, so they get a mask of their own
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 
 from specfit.engine.checkpoint_files import CheckpointError
 
@@ -29,10 +30,44 @@ class LayerKinds:
 def layer_kinds(config: Any) -> LayerKinds:
     """Read it off a model's config."""
     listed = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
-    window = getattr(config, "sliding_window", None) or None
+    window = (getattr(config, "sliding_window", None) or None) if _has_windows(config) else None
     if listed:
         return LayerKinds(window, listed) if SLIDING in listed else LayerKinds(None, ())
     return LayerKinds(window if getattr(config, "use_sliding_window", True) else None, ())
+
+
+def rope_tables(config: Any) -> list[dict[str, Any]]:
+    """Rotary parameters of a model's config: one table, or one for each kind of layer."""
+    stated = getattr(config, "rope_parameters", None) or {}
+    return [table for table in stated.values() if isinstance(table, dict)] or [stated]
+
+
+def length_switch(config: Any) -> int | None:
+    """The length of text past which all rotary frequencies are others (longrope); None where they stay.
+
+    The library takes them by a forward's last position, so a tree across that point would turn its first rows as if
+    they stood behind it. Dynamic scaling begins where the context ends, which no request may pass.
+    """
+    tables = [table for table in rope_tables(config) if table.get("rope_type") == "longrope"]
+    return min((table["original_max_position_embeddings"] for table in tables), default=None)
+
+
+def check_one_rope(config: Any, *, prompt: int, new: int) -> None:
+    """ValueError for a text of `prompt` tokens and `new` ones that drafts would take across `length_switch`."""
+    switch = length_switch(config)
+    if switch is not None and prompt <= switch < prompt + new:
+        raise ValueError(
+            f"the prompt has {prompt} tokens and the limit is {new} new ones; past {switch} this model's rotary "
+            "frequencies change (longrope), and a tree across that point would not give the plain text: shorten one "
+            "of them, or decode with AR"
+        )
+
+
+def _has_windows(config: Any) -> bool:
+    """Whether the family's code has sliding windows at all; a config may carry the key for nothing."""
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    code = vars(sys.modules[kind.__module__]) if kind is not None else {"create_sliding_window_causal_mask": None}
+    return "create_sliding_window_causal_mask" in code or "create_masks_for_generate" in code
 
 
 def refuse_stateful(kind: type[PreTrainedModel], config: Any) -> None:
@@ -44,6 +79,9 @@ def refuse_stateful(kind: type[PreTrainedModel], config: Any) -> None:
             f"{family} has recurrent layers: their state would have to fork at every branch of a tree, which specfit "
             "does not do"
         )
+    windows = SLIDING in (getattr(config, "layer_types", None) or ()) or getattr(config, "use_sliding_window", False)
+    if windows and getattr(config, "sliding_window", None) == 0:
+        raise CheckpointError("sliding_window is 0 in config.json, which hides every token; write null for no window")
     if other:
         raise CheckpointError(
             f"{family} has layers of type {', '.join(other)}; specfit makes tree masks for full and sliding attention"

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedModel
 
-from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, checkpoint_folder, weight_bytes
+from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, read_json
 from specfit.engine.checkpoint_names import count_unneeded, name_table
-from specfit.engine.host_experts import load_host_experts
+from specfit.engine.drafter_needs import drafter_needs
+from specfit.engine.host_experts import HostExperts, load_host_experts, map_host_experts
+from specfit.engine.mapped_row import HostRow
 from specfit.engine.memory_sizes import free_host_memory, parse_bytes, shown
 from specfit.engine.model_needs import model_needs
-from specfit.engine.plan import Slots, make_plan
-from specfit.engine.skeleton import build_skeleton, fill_skeleton, named_moe_modules
+from specfit.engine.plan import Slots, check_experts, make_plan
+from specfit.engine.skeleton import build_skeleton, fill_skeleton, library_config, named_moe_modules
+from specfit.engine.target_facts import text_part
 
 SHOW_AFTER_S = 2.0  # a load that is over sooner shows no bar
 P = ParamSpec("P")
@@ -31,9 +33,10 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
     model: PreTrainedModel  # dense weights on the device, experts still on the meta device
-    host: list[list[Tensor]]  # of every MoE layer, one flat row an expert
+    host: Sequence[Sequence[HostRow]]  # of every MoE layer, one flat row an expert
     slots: int
     left_out: dict[str, int]  # stored tensors that inference does not use: {"mtp.*": 9}
+    beside: Any  # what was read beside it, see `load_target`
 
 
 def gives_back(load: Callable[P, T]) -> Callable[P, T]:
@@ -69,12 +72,19 @@ def load_target(
     device_memory: str | int | None = None,
     drafter: str | Path | None = None,
     pin: bool | None = None,
+    experts: str = "memory",
+    beside: Callable[[PreTrainedModel], Any] = lambda model: None,
 ) -> LoadedTarget:
     """Plan, refuse what does not fit, and load. Raises ValueError (CheckpointError), one sentence.
 
-    drafter: counted into the plan where its files are at hand; not loaded here.
+    drafter: counted into the plan where its files are at hand; not loaded here. experts: "memory", or "mapped" to
+    leave them in their files. beside: called once the dense weights are there, before experts are read, which takes
+    minutes: a drafter that does not fit is refused by then.
     """
     on_gpu = device.type == "cuda"
+    mapped = check_experts(experts, device)
+    if mapped and pin:
+        raise ValueError('pin=True and experts="mapped" exclude each other: mapped experts stay in their files')
     pin = on_gpu if pin is None else pin
     model = build_skeleton(checkpoint, dtype=dtype, attention=attention)
     modules = named_moe_modules(model)
@@ -83,31 +93,49 @@ def load_target(
         model_needs(model),
         slots=slots,
         on_gpu=on_gpu or device_memory is not None,
-        drafter_bytes=weight_bytes(checkpoint_folder(drafter), dtype.itemsize) if drafter is not None else 0,
+        mapped=mapped,
+        drafter=drafter_needs(drafter, dtype.itemsize) if drafter is not None else None,
         device_limit=_device_limit(device, device_memory),
         host_limit=free_host_memory(),
     )
     plan.check()
     names = name_table(checkpoint, model)
     fill_skeleton(model, checkpoint, names, dtype=dtype, device=device)
-    with tqdm(total=len(modules), desc="experts to host memory", unit="layer", delay=SHOW_AFTER_S, disable=None) as bar:
+    read_beside = beside(model)
+    doing = "experts checked in their files" if mapped else "experts to host memory"
+    with tqdm(total=len(modules), desc=doing, unit="layer", delay=SHOW_AFTER_S, disable=None) as bar:
 
         def step(done: int) -> None:
             bar.update(done - bar.n)
 
-        host = load_host_experts(checkpoint, model, modules, names, dtype=dtype, pin=pin, progress=step)
-    if pin and host.pinned_bytes < host.bytes:
-        warnings.warn(
-            f"{shown(host.bytes - host.pinned_bytes)} of the {shown(host.bytes)} of experts could not be pinned in "
-            "HOST memory: their copies are slower and do not overlap with compute; raise the limit on locked memory "
-            "(ulimit -l, or the container's memlock)",
-            stacklevel=4,  # at the caller of load_engine
-        )
-    return LoadedTarget(model, host.rows, plan.slots, count_unneeded(names.unneeded))
+        if mapped:
+            rows: Sequence[Sequence[HostRow]] = map_host_experts(
+                checkpoint, model, modules, names, dtype=dtype, progress=step
+            )
+        else:
+            host = load_host_experts(checkpoint, model, modules, names, dtype=dtype, pin=pin, progress=step)
+            rows = host.rows
+            if pin and host.pinned_bytes < host.bytes:
+                _warn_pageable(host)
+    return LoadedTarget(model, rows, plan.slots, count_unneeded(names.unneeded), read_beside)
+
+
+def _warn_pageable(host: HostExperts) -> None:
+    warnings.warn(
+        f"{shown(host.bytes - host.pinned_bytes)} of the {shown(host.bytes)} of experts could not be pinned in "
+        "HOST memory: their copies are slower and do not overlap with compute; raise the limit on locked memory "
+        "(ulimit -l, or the container's memlock)",
+        stacklevel=5,  # at the caller of load_engine
+    )
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Any:
-    """A checkpoint's tokenizer. CheckpointError if there is none, or one with tokens that the model does not have."""
+    """A checkpoint's tokenizer. CheckpointError if there is none, or one with tokens that the model does not have.
+
+    Tokens that were added past the vocabulary are only warned of: some models keep them for what their text part does
+    not see, and a prompt that holds one is refused.
+    """
+    library_config(folder)  # a broken config.json is no fault of the tokenizer, which reads it as well
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the library raises whatever a missing or broken file leads it to
@@ -115,13 +143,36 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
         raise CheckpointError(
             f"transformers cannot read the tokenizer in {folder} ({reason}); fetch its files again"
         ) from error
-    largest = max(tokenizer.get_vocab().values(), default=-1)
+    added = set(tokenizer.get_added_vocab().values())
+    largest = max((token for token in tokenizer.get_vocab().values() if token not in added), default=-1)
+    beyond = [token for token in added if token >= vocab_size]
+    if beyond and largest < vocab_size:
+        warnings.warn(
+            f"{len(beyond)} added tokens of the tokenizer lie past the model's vocab_size {vocab_size}, the first is "
+            f"{tokenizer.convert_ids_to_tokens(min(beyond))!r}; a prompt that holds one is refused",
+            stacklevel=4,  # at the caller of load_engine
+        )
     if largest >= vocab_size:
         raise CheckpointError(
             f"the tokenizer in {folder} goes up to token {largest}, the model's vocab_size is {vocab_size}; they "
             "belong to different checkpoints"
         )
     return tokenizer
+
+
+def end_tokens(folder: Path, config: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """End-of-sequence ids: a generation_config.json overrides config.json; each may hold one id or a list.
+
+    An id outside the vocabulary is left out: it can never be said (-1 is some trainers' "none"). Raises CheckpointError
+    for what is no id, such as one in quotes, which would never end a text.
+    """
+    path = folder / "generation_config.json"
+    found = read_json(path, missing="").get("eos_token_id") if path.exists() else None
+    found = config.get("eos_token_id", text_part(config).get("eos_token_id")) if found is None else found
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+        raise CheckpointError(f"eos_token_id is {found!r} in {folder}; expected a token id or a list of them")
+    return tuple(token for token in ids if 0 <= token < vocab_size)
 
 
 def _device_limit(device: torch.device, device_memory: str | int | None) -> int | None:

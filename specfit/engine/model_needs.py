@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface
 
+from specfit.engine.checkpoint_files import CheckpointError
 from specfit.engine.host_experts import row_shape, rows_in_chunk
 from specfit.engine.kv_cache import KVCache
-from specfit.engine.skeleton import named_moe_modules
+from specfit.engine.layer_kinds import rope_tables
+from specfit.engine.skeleton import named_moe_modules, why
 
 WITHOUT_EXPERTS = "specfit_shapes_only"
 
@@ -70,6 +73,7 @@ def model_needs(model: PreTrainedModel) -> Needs:
 @torch.inference_mode()
 def _kv_bytes(model: PreTrainedModel) -> int:
     """Keys and values of one token, found by running one through the model without memory."""
+    model = _with_fixed_rope(model)
     before = model.config._experts_implementation
     model.set_experts_implementation(WITHOUT_EXPERTS)
     try:
@@ -77,6 +81,11 @@ def _kv_bytes(model: PreTrainedModel) -> int:
         token = torch.zeros(1, 1, dtype=torch.int64, device="meta")
         name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         model.base_model(input_ids=token, use_cache=True, **{name: cache})
+    except Exception as error:  # the library raises whatever a config it cannot use leads it to
+        config = model.config.to_dict()
+        raise CheckpointError(
+            f"transformers' {model.config.model_type} cannot run with this config.json: {why(error, config)}"
+        ) from error
     finally:
         model.set_experts_implementation(before)
     return sum(
@@ -84,6 +93,21 @@ def _kv_bytes(model: PreTrainedModel) -> int:
         for layer in cache.layers
         for tensor in (layer.keys, layer.values)
     )
+
+
+def _with_fixed_rope(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, or where its rotary frequencies follow the text's length, one that does not ask for it.
+
+    Without memory there are no positions to take a length from; keys and values are as wide with any frequencies.
+    """
+    if not any(table.get("rope_type") in ("dynamic", "longrope") for table in rope_tables(model.config)):
+        return model
+    config = copy.deepcopy(model.config)
+    for table in rope_tables(config):
+        table["rope_type"] = "default"
+    attention = model.config._attn_implementation
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=model.dtype, attn_implementation=attention).eval()
 
 
 def _shapes_only(module: nn.Module, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:

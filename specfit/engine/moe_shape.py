@@ -49,10 +49,15 @@ def read_moe_shape(config: Mapping) -> MoeShape:
 
 
 def refuse_contradictions(config: Mapping) -> None:
-    """CheckpointError for two spellings of one fact that disagree; the library would follow one of them silently."""
+    """CheckpointError for two spellings of one fact that disagree, or facts that exclude each other.
+
+    The library would follow one of them silently, or fail in the middle of a forward.
+    """
     text = text_part(config)
-    _stated(text, EXPERT_KEYS, meaning=EXPERTS)
-    _stated(text, TOP_K_KEYS, meaning=TOP_K)
+    experts = next(iter(_stated(text, EXPERT_KEYS, meaning=EXPERTS).values()), None)
+    key, top_k = next(iter(_stated(text, TOP_K_KEYS, meaning=TOP_K).items()), ("", None))
+    if isinstance(experts, int) and experts and isinstance(top_k, int) and not 1 <= top_k <= experts:
+        raise CheckpointError(f"config.json gives each token {top_k} of {experts} experts ({key}); correct it")
 
 
 def sparse_layers(text: Mapping, layers: int) -> set[int]:

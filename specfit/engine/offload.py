@@ -26,6 +26,7 @@ from transformers.integrations.moe import ExpertsInterface
 from specfit.engine.expert_cache import ExpertCache, Wave
 from specfit.engine.experts_kernel import make_kernel, to_device
 from specfit.engine.link import Link
+from specfit.engine.mapped_row import HostRow, copy_row
 from specfit.engine.skeleton import named_moe_modules
 from specfit.records import ForwardCounts
 from specfit.routes import Routes
@@ -40,7 +41,7 @@ class LayerSlots:
     def __init__(
         self,
         module: nn.Module,
-        host_rows: Sequence[Tensor],
+        host_rows: Sequence[HostRow],
         *,
         slots: int,
         link: Link,
@@ -81,7 +82,7 @@ class LayerSlots:
         self._link.wait()
         try:
             for expert, slot in self.cache.restore(contents):
-                self._slot_rows[slot].copy_(self._rows[expert])
+                copy_row(self._rows[expert], self._slot_rows[slot])
         except BaseException:  # Ctrl-C among them: the cache names experts that were not copied
             self.cache.clear()
             raise
@@ -134,7 +135,7 @@ class Offload:
     def __init__(
         self,
         model: PreTrainedModel,
-        host: Sequence[Sequence[Tensor]],
+        host: Sequence[Sequence[HostRow]],
         *,
         slots: int,
         link: Link,

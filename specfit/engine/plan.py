@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 
 import torch
 
 from specfit import embedded
-from specfit.engine.checkpoint_files import checkpoint_folder, open_config, weight_bytes
+from specfit.engine.checkpoint_files import open_config
+from specfit.engine.drafter_needs import DrafterNeeds, drafter_needs
 from specfit.engine.memory_sizes import free_host_memory, parse_bytes, shown
 from specfit.engine.model_needs import Needs, model_needs
 from specfit.engine.skeleton import build_skeleton, choose_dtype
@@ -33,7 +35,8 @@ class Plan:
     slots: int  # in every MoE layer
     on_gpu: bool
     context: int  # tokens
-    drafter_bytes: int
+    mapped: bool  # experts stay in their files: on a CPU, they need no memory
+    drafter: DrafterNeeds | None
     device_limit: int | None  # memory of the GPU; None if unknown
     host_limit: int | None
 
@@ -51,7 +54,8 @@ class Plan:
 
     @property
     def _host_kept(self) -> int:
-        return self.needs.pinned_bytes() if self.on_gpu else self.needs.expert_bytes + self.device_bytes
+        experts = self.needs.pinned_bytes() if self.on_gpu else self.needs.expert_bytes
+        return (0 if self.mapped else experts) + (0 if self.on_gpu else self.device_bytes)
 
     @property
     def device_bytes(self) -> int:
@@ -65,6 +69,11 @@ class Plan:
         return self.needs.dense_bytes + kv + self.drafter_bytes + self.device_reserve
 
     @property
+    def drafter_bytes(self) -> int:
+        """Its weights, and its own keys and values."""
+        return 0 if self.drafter is None else self.drafter.weight_bytes + self.drafter.kv_bytes * self.context
+
+    @property
     def host_bytes(self) -> int:
         """Experts with the reserve; on a CPU all the rest as well."""
         return self._host_kept + self.host_reserve
@@ -73,9 +82,15 @@ class Plan:
         """ValueError, naming GPU or HOST memory, for what does not fit."""
         smaller = "a smaller dtype, or a machine with more"
         if self.host_limit is not None and self.host_bytes > self.host_limit:
+            if self.mapped:
+                experts, advice = self.needs.slot_bytes(self.slots), f"take fewer slots, {smaller}"
+            else:
+                experts = self.needs.expert_bytes
+                left = "" if self.on_gpu else 'leave the experts in their files (experts="mapped"), or '
+                advice = f"{left}take {smaller}"
             raise ValueError(
-                f"{self.name} needs {shown(self.host_bytes)} of HOST memory, of them {shown(self.needs.expert_bytes)} "
-                f"for its experts, and there are {shown(self.host_limit)}; take {smaller}"
+                f"{self.name} needs {shown(self.host_bytes)} of HOST memory, of them {shown(experts)} "
+                f"for its experts, and there are {shown(self.host_limit)}; {advice}"
             )
         if self.on_gpu and self.device_limit is not None and self.device_bytes > self.device_limit:
             most = self.most_slots()
@@ -86,12 +101,14 @@ class Plan:
             )
 
     def most_slots(self) -> int:
-        """The largest number of slots that fits the GPU, 0 if none does; all experts where its size is unknown."""
+        """The largest number of slots that fits what computes, 0 if none does; all where its memory is unknown."""
         experts = max(self.needs.experts)
-        if not self.on_gpu or self.device_limit is None:
+        limit = self.device_limit if self.on_gpu else self.host_limit
+        if limit is None:
             return experts
-        room = self.device_limit - self.fixed_bytes
-        return max((slots for slots in range(1, experts + 1) if self.needs.slot_bytes(slots) <= room), default=0)
+        plans = ((slots, replace(self, slots=slots)) for slots in range(1, experts + 1))
+        needs = ((slots, plan.device_bytes if self.on_gpu else plan.host_bytes) for slots, plan in plans)
+        return max((slots for slots, need in needs if need <= limit), default=0)
 
     def __str__(self) -> str:
         needs = self.needs
@@ -106,14 +123,18 @@ class Plan:
             f"  {shown(needs.kv_bytes * self.context):>11}  keys and values of {self.context} tokens",
         ]
         if self.drafter_bytes:
-            lines.append(f"  {shown(self.drafter_bytes):>11}  drafter")
+            lines.append(f"  {shown(self.drafter_bytes):>11}  drafter, its keys and values among it")
         if self.on_gpu:
             lines += [
                 f"  {shown(self.device_reserve):>11}  reserve: activations, masks, CUDA itself",
                 f"  {shown(self.device_bytes):>11}  in all{_of(self.device_limit)}",
                 "HOST memory",
-                f"  {shown(needs.pinned_bytes()):>11}  experts ({shown(needs.expert_bytes)}) in pinned chunks",
             ]
+        if self.mapped:
+            lines.append(f"  {shown(0):>11}  experts ({shown(needs.expert_bytes)}) stay in their files")
+        elif self.on_gpu:
+            pinned = shown(needs.pinned_bytes())
+            lines.append(f"  {pinned:>11}  experts ({shown(needs.expert_bytes)}) in pinned chunks")
         else:
             lines.append(f"  {shown(needs.expert_bytes):>11}  experts, the host's own copy")
         lines += [
@@ -130,7 +151,8 @@ def make_plan(
     slots: Slots = None,
     on_gpu: bool,
     context: int = CONTEXT,
-    drafter_bytes: int = 0,
+    mapped: bool = False,
+    drafter: DrafterNeeds | None = None,
     device_limit: int | None = None,
     host_limit: int | None = None,
 ) -> Plan:
@@ -139,7 +161,7 @@ def make_plan(
     The plan is not checked: print it, then `check()`.
     """
     chosen = choose_slots(slots, needs.experts)
-    plan = Plan(name, needs, chosen, on_gpu, context, drafter_bytes, device_limit, host_limit)
+    plan = Plan(name, needs, chosen, on_gpu, context, mapped, drafter, device_limit, host_limit)
     if slots is None:
         return replace(plan, slots=plan.most_slots() or 1)
     return plan
@@ -149,18 +171,20 @@ def plan_target(
     target: str | Path,
     *,
     slots: Slots = None,
-    device: str = "cuda",
+    device: str | None = "cuda",
     dtype: str | None = None,
     context: int | None = None,
     drafter: str | Path | None = None,
+    experts: str = "memory",
     device_memory: str | int | None = None,
     host_memory: str | int | None = None,
 ) -> Plan:
     """The plan of a target by folder or hub id; of the target nothing but config.json is read.
 
-    device_memory, host_memory: "20GB"; by default what this machine has left, or unknown where it has no GPU.
+    device: None for CUDA if there is one. experts: as for `load_engine`. device_memory, host_memory: "20GB"; by
+    default what this machine has left, or unknown where it has no GPU.
     """
-    place = torch.device(device)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with open_config(embedded.target_folder() if target == "embedded" else target) as checkpoint:
         model = build_skeleton(checkpoint, dtype=choose_dtype(dtype, checkpoint.config, place), attention=None)
     there = torch.cuda.mem_get_info()[0] if place.type == "cuda" and torch.cuda.is_available() else None
@@ -170,7 +194,8 @@ def plan_target(
         slots=slots,
         on_gpu=place.type == "cuda" or device_memory is not None,
         context=context or CONTEXT,
-        drafter_bytes=weight_bytes(checkpoint_folder(drafter), model.dtype.itemsize) if drafter is not None else 0,
+        mapped=check_experts(experts, place),
+        drafter=drafter_needs(drafter, model.dtype.itemsize) if drafter is not None else None,
         device_limit=parse_bytes(device_memory) if device_memory is not None else there,
         host_limit=parse_bytes(host_memory) if host_memory is not None else free_host_memory(),
     )
@@ -183,11 +208,20 @@ def choose_slots(slots: Slots, experts: Sequence[int]) -> int:
         return most
     if isinstance(slots, float) and 0 < slots <= 1:
         return max(1, int(slots * most))
-    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= most:
+    if isinstance(slots, bool) or not isinstance(slots, Integral) or not 1 <= slots <= most:
         raise ValueError(
-            f"slots per layer must be between 1 and the target's {most} experts, or a share such as 0.5; got {slots}"
+            f"slots per layer must be between 1 and the target's {most} experts, or a share such as 0.5; got {slots!r}"
         )
-    return slots
+    return int(slots)
+
+
+def check_experts(experts: str, device: torch.device) -> bool:
+    """Whether they stay in their files. ValueError for another word than memory or mapped, or mapped for a GPU."""
+    if experts not in ("memory", "mapped"):
+        raise ValueError(f"experts {experts!r} is unknown; choose memory or mapped")
+    if experts == "mapped" and device.type != "cpu":
+        raise ValueError('experts="mapped" serves a CPU only: copies to a GPU come from pinned memory; leave it out')
+    return experts == "mapped"
 
 
 def _of(limit: int | None) -> str:

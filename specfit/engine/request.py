@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from specfit.engine.layer_kinds import length_switch
 from specfit.records import Verdict
 from specfit.routes import Routes
 from specfit.tree import DraftPool
@@ -101,6 +102,9 @@ class EngineRequest:
         """
         target, drafter = self._engine.target, self._engine.drafter
         kept = max(0, target.common_prefix(prompt) - 1)
+        switch = length_switch(target.config)
+        if switch is not None and kept <= switch < len(prompt):
+            return 0  # longer text has other rotary frequencies, and so other keys
         if kept and self._drafts and drafter is not None:
             if drafter.request is not target.request:
                 return 0

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, refuse_quantized, some
+from specfit.engine.checkpoint_files import Checkpoint, CheckpointError, read_config, refuse_quantized, some
 from specfit.engine.checkpoint_names import NameTable, check_finite
 from specfit.engine.layer_kinds import refuse_stateful
 from specfit.engine.moe_shape import refuse_contradictions
@@ -28,9 +37,9 @@ def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str
         raise ValueError(f"attention {attention!r} cannot take the mask of a tree; choose sdpa or eager")
     refuse_quantized(checkpoint.config, what="the target")
     refuse_contradictions(checkpoint.config)
+    config = library_config(checkpoint.folder)
+    family = config.model_type
     try:
-        config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
-        family = config.model_type
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise CheckpointError(
                 f"transformers has no causal language model of type {family}; specfit runs those only"
@@ -40,16 +49,44 @@ def build_skeleton(checkpoint: Checkpoint, *, dtype: torch.dtype, attention: str
             raise CheckpointError(f"{family} has no sdpa attention in transformers; leave attention out, or say eager")
         attention = attention or ("sdpa" if kind._supports_sdpa else "eager")
         refuse_stateful(kind, config)
+        if not hasattr(config, "num_hidden_layers"):
+            raise CheckpointError(
+                f"{family} keeps its language model in one that also sees or hears (text_config); specfit runs "
+                "language models alone, so take a text-only checkpoint"
+            )
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises whatever a config it cannot use leads it to
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"transformers cannot build a language model from {checkpoint.folder}/config.json: {reason}"
+            f"transformers cannot build a language model from {checkpoint.folder}/config.json: "
+            f"{why(error, checkpoint.config)}"
         ) from error
     return model.eval().requires_grad_(False)
+
+
+def library_config(folder: Path) -> PreTrainedConfig:
+    """config.json as the library reads it. CheckpointError for one that it does not know or accept."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the library raises whatever a config it cannot use leads it to
+        raise CheckpointError(
+            f"transformers cannot build a language model from {folder}/config.json: {why(error, read_config(folder))}"
+        ) from error
+
+
+def why(error: Exception, config: Mapping[str, Any]) -> str:
+    """An error of the library in one line, with the keys that are null where the family has a number."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    family = config.get("model_type")
+    try:
+        usual = CONFIG_MAPPING[family]().to_dict()
+    except Exception:  # no such family, or one that has no config of its own making
+        return reason
+    null = [key for key, value in config.items() if value is None and not key.endswith("_token_id")]  # those may be
+    nulls = [key for key in null if isinstance(usual.get(key), int | float)]
+    return f"{reason}; null where a value belongs: {some(nulls)}" if nulls else reason
 
 
 def choose_dtype(asked: torch.dtype | str | None, config: dict[str, Any], device: torch.device) -> torch.dtype:

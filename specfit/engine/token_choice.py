@@ -19,6 +19,8 @@ from transformers.generation.logits_process import (
 
 from specfit.sampling import Sampling
 
+NO_TOKEN = "the target's logits leave no token to choose: they are NaN, or every token is banned"
+
 
 class TokenChoice:
     """Chooses tokens for one request."""
@@ -50,13 +52,16 @@ class TokenChoice:
         """
         scores = self.scores(logits, positions)
         if self._sampling is None:
-            return tuple(scores.argmax(dim=-1).tolist())
+            best, tokens = scores.max(dim=-1)
+            if bool((best == -torch.inf).any()):
+                raise ValueError(NO_TOKEN)
+            return tuple(tokens.tolist())
         shares = scores.softmax(dim=-1).double().cumsum(dim=-1)
         numbers = torch.tensor([[self._sampling.number(position)] for position in positions], dtype=torch.float64)
         marks = numbers.to(shares.device) * shares[:, -1:]
         chosen = torch.searchsorted(shares, marks, right=True)[:, 0].tolist()  # the first whose share passes the mark
         if max(chosen) >= logits.shape[-1]:  # a NaN passes no mark
-            raise ValueError("the target's logits leave no token to draw: they are NaN, or every token is banned")
+            raise ValueError(NO_TOKEN)
         return tuple(chosen)
 
     def scores(self, logits: Tensor, positions: Sequence[int]) -> Tensor:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from specfit.engine.checkpoints import TargetFacts
+from specfit.engine.inspect_drafter import inspect_drafter
 from tests.checkpoint_toys import (
     LAYOUTS,
     config_of,
@@ -124,6 +125,76 @@ def test_other_speculators_are_refused_by_name(tmp_path):
     refused(write_drafter(tmp_path / "b", config={"speculators_config": {"algorithm": "mlp"}}), "'mlp' speculator")
 
 
+@pytest.mark.parametrize("name", ["DFlashDraftModel", "Qwen3DSparkModel", "PEagleDraftModel", "LlamaForCausalLMNextN"])
+def test_other_drafters_in_a_flat_coat_are_refused_by_name(tmp_path, name):
+    config = {"architectures": [name], "block_size": 4}
+    refused(write_drafter(tmp_path, layout="SafeAILab", config=config), r"this is a \w+ drafter \(architectures\)")
+
+
+def test_a_head_with_latent_attention_is_refused_by_its_tensor(tmp_path):
+    latent = {
+        "layers.0.self_attn.kv_a_proj_with_mqa.weight": torch.zeros(4, 32),
+        "layers.0.self_attn.q_proj.weight": None,
+    }
+    folder = write_drafter(tmp_path, layout="ModelOpt / SGLang", tensors=latent, config={"kv_lora_rank": 4})
+    refused(folder, "holds layers.0.self_attn.kv_a_proj_with_mqa.weight: its layer has DeepSeek's latent attention")
+
+
+# --- the same head in other wrappings ---
+
+
+@pytest.mark.parametrize("prefix", ["draft_model.", "module.", "model.model.", "eagle_module.model."])
+@pytest.mark.parametrize("layout", ["speculators", "SafeAILab"])
+def test_a_trainers_wrapper_around_the_names(tmp_path, layout, prefix):
+    tensors = {f"{prefix}{name}": tensor for name, tensor in tensors_of(toy_head(), layout).items()}
+    tensors["lm_head.weight"] = tensors.pop(f"{prefix}lm_head.weight")  # some wrap the body alone
+    head, _, report = read(write_folder(tmp_path, config_of(toy_head(), layout), tensors))
+    assert torch.equal(two_steps(head), two_steps(toy_head().pack())) and report.layout == layout
+
+
+@pytest.mark.parametrize("outside", [(), ("architectures", "eagle_config"), ("draft_vocab_size", "rope_theta")])
+def test_a_head_inside_a_text_config(tmp_path, outside):
+    inner = config_of(toy_head(), "SpecForge / SGLang")
+    outer = {key: inner.pop(key) for key in outside}
+    more = {"model_type": "qwen3_vl_moe", "vision_config": {"depth": 3}, "image_token_id": 5, "text_config": inner}
+    folder = write_folder(tmp_path, {**outer, **more}, tensors_of(toy_head(), "SpecForge / SGLang"))
+    assert torch.equal(two_steps(read(folder)[0]), two_steps(toy_head().pack()))
+    assert inspect_drafter(folder).layout == read(folder)[2].layout == "SpecForge / SGLang"
+
+
+def test_keys_of_exporters_that_change_nothing(tmp_path):
+    eagle = {
+        "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+        "parallel_draft_step": 1,
+        "parallel_draft_heads_num_layers": 1,
+    }
+    config = {"eagle_config": eagle, "position_embedding_type": "rope", "num_speculative_tokens": 4}
+    head, _, _ = read(write_drafter(tmp_path / "a", layout="ModelOpt / SGLang", config=config))
+    assert torch.equal(two_steps(head), two_steps(toy_head().pack()))
+    more = {"eagle_config": {**eagle, "parallel_draft_step": 3}}
+    refused(write_drafter(tmp_path / "b", layout="ModelOpt / SGLang", config=more), "parallel_draft_step: 3")
+    gelu = write_drafter(tmp_path / "c", layer={"hidden_act": "gelu_x"})
+    refused(gelu, "hidden_act 'gelu_x' is no activation that transformers has")
+
+
+def test_an_unsaid_norm_before_residual_is_warned_of_where_libraries_disagree(tmp_path):
+    warned = "names no norm_before_residual: false, as the speculators library reads that; vLLM takes true"
+    for layout, told in (("speculators", True), ("SafeAILab", False)):
+        folder = write_drafter(tmp_path / layout, layout=layout, config={"norm_before_residual": "absent"})
+        assert (warned in str(read(folder)[2].warnings)) == told
+    assert read(tmp_path / "speculators", norm_before_residual=True)[2].warnings == ()
+
+
+def test_an_embedding_that_is_not_the_targets_is_warned_of(tmp_path):
+    """A trainer that kept the target's frozen, and saved a table that it never trained."""
+    own, other = toy_head().embed_tokens.weight.detach(), torch.randn(64, 16)
+    folder = write_drafter(tmp_path / "a", config={"norm_before_residual": False})
+    assert read(folder, target_embedding=own.bfloat16())[2].warnings == ()
+    assert "the file's embedding is not the target's" in read(folder, target_embedding=other)[2].warnings[0]
+    trained = write_drafter(tmp_path / "b", config={"embed_requires_grad": True})
+    assert read(trained, target_embedding=other)[2].warnings == ()
+
+
 def test_other_layer_types_are_refused_by_name(tmp_path):
     refused(write_drafter(tmp_path, layer={"model_type": "gemma3"}), "model_type 'gemma3'")
 
@@ -158,11 +229,12 @@ def test_a12_layers_past_the_first_take_h(tmp_path):
         {"sliding_window": 512, "use_sliding_window": False},
         {"sliding_window": 131072, "max_position_embeddings": 32768},
         {"sliding_window": None, "use_sliding_window": True},
+        {"sliding_window": 0, "use_sliding_window": True},
         {"sliding_window": 8, "layer_types": ["full_attention"], "use_sliding_window": True},
         {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]},  # the target's list
         {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 28},
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a14_a_window_that_no_layer_uses_is_full_attention(tmp_path, layer):
     assert torch.equal(two_steps(read(write_drafter(tmp_path, layer=layer))[0]), two_steps(toy_head().pack()))

@@ -6,15 +6,18 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from specfit.engine import drafter as drafting
 from specfit.engine.drafter import DraftConfig, Eagle3Drafter
 from specfit.engine.eagle3 import Eagle3Head
 from specfit.tree import ROOT, DraftPool
 from tests.checkpoint_toys import toy_head
+from tests.tensor_sizes import LargestTensor
 
 torch.set_num_threads(1)
 VOCABULARY, DRAFT = 64, 24
@@ -279,7 +282,27 @@ def test_a_prompt_of_one_token() -> None:
         same(last_pool(session), naive_pool(head, text, top_k=2, depth=5))
 
 
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_a_long_prompt_runs_piece_by_piece_under_small_masks(monkeypatch: pytest.MonkeyPatch, num_layers: int) -> None:
+    head, length = toy_head(3, num_layers=num_layers), 1501
+    text = text_of(4, length)
+    given = features(head, text)[:, :-1]
+    found = []
+    for rows in (drafting.PROMPT_ROWS, length):
+        monkeypatch.setattr(drafting, "PROMPT_ROWS", rows)
+        session = drafter(head)
+        session.extend(text[1:], given)
+        with LargestTensor() as largest:
+            session.catch_up()
+        found.append((largest.elements, last_pool(session)))
+    (pieces, pool), (at_once, expected) = found
+    assert pieces <= 512 * (length - 1) < at_once == (length - 1) ** 2
+    assert (pool.tokens, pool.parents) == (expected.tokens, expected.parents)
+    assert pool.path_probs == pytest.approx(expected.path_probs, rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["top_k", "depth", "max_pool"])
-def test_draft_settings_are_positive(name: str) -> None:
-    with pytest.raises(ValueError, match=f"draft {name} is 0; expected at least 1"):
-        DraftConfig(**{name: 0})
+@pytest.mark.parametrize("value", [0, True, 1.5, "2"])
+def test_draft_settings_are_whole_and_positive(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"draft {name} is {value!r}; expected a whole number, at least 1"):
+        DraftConfig(**{name: value})

@@ -20,6 +20,7 @@ from specfit.engine.engine import Engine, load_engine
 from specfit.engine.inspect_drafter import inspect_drafter, probe_drafter
 from specfit.methods import AR
 from tests.checkpoint_toys import LAYOUTS, TOY, toy_head, write_drafter
+from tests.models import tiny_pair
 
 torch.set_num_threads(1)
 
@@ -121,6 +122,18 @@ def test_an_override_reaches_the_engine_and_names_another_drafter() -> None:
         assert engine.drafter is not None
         assert engine.drafter.head.config.rope_parameters["rope_theta"] == 5e5
         assert engine.route_settings["drafter"] == "embedded rope_theta=500000.0"
+
+
+def test_a_key_that_the_user_knows_may_be_waved_through(tmp_path: Path) -> None:
+    tiny_pair(tmp_path)
+    config = json.loads((tmp_path / "drafter" / "config.json").read_text())
+    (tmp_path / "drafter" / "config.json").write_text(json.dumps(config | {"new_key": 3}))
+    with pytest.raises(CheckpointError, match=r"pass ignore_keys=\('new_key',\)"):
+        load_engine(tmp_path / "target", drafter=tmp_path / "drafter", device="cpu")
+    waved = Overrides(ignore_keys=("new_key",))
+    assert inspect_drafter(tmp_path / "drafter", overrides=waved).layout == "speculators"
+    with load_engine(tmp_path / "target", drafter=tmp_path / "drafter", device="cpu", overrides=waved) as engine:
+        assert engine.drafter is not None and "new_key" in str(engine.settings["drafter"])
 
 
 def test_the_command(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:

@@ -92,11 +92,22 @@ def status(key):
 folder, expert_bytes = sys.argv[1], int(sys.argv[2])
 load_engine("embedded", device="cpu", self_test=False).close()  # whatever is imported late
 before = status("VmRSS")
-engine = load_engine(folder, device="cpu", dtype="bfloat16", slots_per_layer=1, self_test=False)
+how = {"device": "cpu", "dtype": "bfloat16", "slots_per_layer": 1, "self_test": False}
+engine = load_engine(folder, **how)
 held = sum(row.nbytes for layer in engine.offload.layers for row in layer._rows)
 found = {"peak": status("VmHWM") - before, "held": held}
 engine.close()
 del engine
+
+# The same in their files: what a process has taken for itself, and not pages of a file that the system may drop.
+before = status("RssAnon")
+with load_engine(folder, **how, experts="mapped") as engine:
+    found["mapped"] = status("RssAnon") - before
+    for layer in engine.offload.layers:
+        for row in layer._rows:
+            row.copy_into(layer._slot_rows[0])
+    found["mapped, all read"] = status("RssAnon") - before
+del engine, layer, row
 
 # Several slabs, so that some are there when the next is refused; each above the size from which malloc always maps
 # memory of its own (smaller ones may come from a heap that does not shrink).
@@ -131,6 +142,12 @@ def test_experts_are_in_memory_once(large: tuple[Path, int], accounts: dict) -> 
     _, expert_bytes = large
     assert accounts["held"] == expert_bytes > 190 * MIB
     assert expert_bytes < accounts["peak"] < 1.35 * expert_bytes  # and slots, and one tensor: no second copy
+
+
+def test_mapped_experts_take_a_fraction_of_their_size(large: tuple[Path, int], accounts: dict) -> None:
+    _, expert_bytes = large
+    assert accounts["mapped"] < expert_bytes // 4  # slots are a sixteenth
+    assert accounts["mapped, all read"] < expert_bytes // 4
 
 
 def test_memory_that_runs_out_half_way_is_a_sentence_and_given_back(large: tuple[Path, int], accounts: dict) -> None:
@@ -247,6 +264,19 @@ def test_nothing_stays_behind_a_broken_load(tmp_path: Path) -> None:
     assert not {"host", "loaded", "model", "row"} & set(variables)  # the slabs are gone with the frames' variables
     save_file(good, path)
     load_engine(tmp_path, device="cpu").close()
+
+
+def test_a_drafter_that_does_not_fit_is_refused_before_experts_are_read(tmp_path: Path) -> None:
+    """Reading them takes minutes: here it would end with an error of its own."""
+    path = tiny(tmp_path / "target") / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.layers.0.mlp.experts.0.down_proj.weight"][0, 0] = float("nan")
+    save_file(tensors, path)
+    tiny_drafter(tmp_path / "drafter", aux=(0, 5))
+    with pytest.raises(CheckpointError, match="target layer id 5 is no layer"):
+        load_engine(tmp_path / "target", drafter=tmp_path / "drafter", device="cpu")
+    with pytest.raises(ValueError, match="kernel 'fast' is unknown"):
+        load_engine(tmp_path / "target", kernel="fast", device="cpu")
 
 
 # --- the hub, as its own client sees it ---

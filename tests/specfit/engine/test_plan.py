@@ -15,6 +15,7 @@ from specfit.engine.families import small_model
 from specfit.engine.memory_sizes import free_host_memory, parse_bytes, shown
 from specfit.engine.model_needs import model_needs
 from specfit.engine.plan import Plan, make_plan, plan_target
+from tests.checkpoint_toys import toy_head, write_drafter
 from tests.models import tiny_drafter, tiny_target
 from tests.offloaded import offloaded_target
 from tests.word_tokenizer import save_tokenizer
@@ -130,7 +131,43 @@ def test_a_plan_counts_what_loading_makes(tmp_path: Path) -> None:
         buffers = sum(b.nbytes for b in engine.target.model.buffers())
         assert plan.needs.dense_bytes + plan.needs.slot_bytes(3) == parameters + buffers
         head = engine.drafter.head  # type: ignore[union-attr]
-        assert plan.drafter_bytes == sum(weight.nbytes for weight in head.parameters())
+        assert plan.drafter is not None
+        assert plan.drafter.weight_bytes == sum(weight.nbytes for weight in head.parameters())
+        engine.target.prefill([1, 2, 3, 4])
+        engine.drafter.extend([2, 3, 4, 5], engine.target.commit(()))  # type: ignore[union-attr]
+        engine.drafter.catch_up()  # type: ignore[union-attr]
+        held = engine.drafter._cache._layers  # type: ignore[union-attr]
+        assert plan.drafter.kv_bytes * 4 == sum(keys.nbytes + values.nbytes for keys, values in held)
+        assert plan.drafter_bytes == plan.drafter.weight_bytes + 4096 * plan.drafter.kv_bytes
+
+
+def test_mapped_experts_serve_a_cpu_only(tmp_path: Path) -> None:
+    tiny_target(tmp_path)
+    with pytest.raises(ValueError, match='experts="mapped" serves a CPU only'):
+        plan_target(tmp_path, experts="mapped", device="cuda")
+
+
+def test_a_drafter_in_bin_files_is_counted(tmp_path: Path) -> None:
+    tiny_target(tmp_path / "target")
+    folder = write_drafter(tmp_path / "drafter", layout="SafeAILab", form="sharded bin")
+    plan = plan_target(tmp_path / "target", device="cpu", drafter=folder)
+    weights = sum(weight.nbytes for weight in toy_head().parameters())
+    assert plan.drafter is not None and weights < plan.drafter.weight_bytes < 4 * weights  # these are small for a file
+    assert shown(plan.drafter_bytes) + "  drafter" in str(plan)
+
+
+def test_mapped_experts_need_no_memory_and_leave_room_for_slots(plan: Plan) -> None:
+    def on_cpu(**given: Any) -> Plan:
+        return make_plan(plan.name, plan.needs, on_gpu=False, host_limit=parse_bytes("24GB"), **given)
+
+    with pytest.raises(ValueError, match=r'leave the experts in their files \(experts="mapped"\), or take a smaller'):
+        on_cpu().check()
+    mapped = on_cpu(mapped=True)
+    mapped.check()
+    assert "experts (54.00 GiB) stay in their files" in str(mapped)
+    assert 1 < mapped.slots < 48 and mapped.host_bytes <= 24e9 < mapped.host_bytes + 2 * mapped.needs.slot_bytes(1)
+    with pytest.raises(ValueError, match="of them 54.00 GiB for its experts, .*; take fewer slots"):
+        on_cpu(mapped=True, slots=128).check()
 
 
 @pytest.mark.parametrize("family", ["qwen2_moe", "deepseek_v3", "gpt_oss"])

@@ -16,6 +16,7 @@ from specfit.engine.self_test import tree_self_test
 from specfit.engine.target import OffloadedTarget
 from specfit.tree import EMPTY_POOL, ROOT, DraftPool
 from tests.models import tiny_drafter, tiny_target
+from tests.tensor_sizes import LargestTensor
 from tests.word_tokenizer import save_tokenizer
 
 torch.set_num_threads(1)
@@ -197,3 +198,14 @@ def test_a_target_without_a_drafter_has_no_features(folder: Path) -> None:
     with load_engine(folder / "target") as engine:
         engine.target.prefill([1, 2])
         assert engine.target.commit(()) is None
+
+
+def test_a_prompt_needs_no_square_mask(folder: Path) -> None:
+    """As in the library itself; eager attention holds its scores, which are square by nature."""
+    prompt = prompt_of(random.Random(1), 900)
+    with load_engine(folder / "target", slots_per_layer=4, attention="sdpa") as engine:
+        for kept in (0, 880):  # from scratch, and a turn that adds 20 tokens
+            with LargestTensor() as largest:
+                engine.target.prefill(prompt, kept=kept)
+            engine.target.commit(())
+            assert largest.elements < len(prompt) ** 2 // 4

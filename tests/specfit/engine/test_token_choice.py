@@ -65,6 +65,13 @@ def test_the_processed_logits_are_the_librarys(settings: dict) -> None:
     assert expected[:3, [4, 9]].eq(-math.inf).all() and len(logits) >= 4
 
 
+def test_greedy_text_cannot_come_from_banned_tokens_alone() -> None:
+    choice = TokenChoice(prompt_tokens=1, min_new_tokens=2, eos=range(4))
+    with pytest.raises(ValueError, match="no token to choose: they are NaN, or every token is banned"):
+        choice(LOGITS[None], [1])
+    assert choice(LOGITS[None], [3]) == (0,)
+
+
 @pytest.mark.parametrize("number", [0.0, math.nextafter(1.0, 0.0)])
 def test_a_token_of_no_probability_is_never_drawn(number: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case F13: the smallest and the greatest number there is, banned tokens first and last."""
@@ -87,7 +94,7 @@ def test_eos_is_banned_by_each_rows_own_place() -> None:
 @pytest.mark.parametrize("broken", [math.nan, -math.inf])
 def test_logits_that_leave_no_token_are_an_error(broken: float) -> None:
     logits = torch.full((2, 4), broken)
-    with pytest.raises(ValueError, match="leave no token to draw"):
+    with pytest.raises(ValueError, match="leave no token to choose"):
         TokenChoice(Sampling(), prompt_tokens=0)(logits, (0, 1))
 
 
