@@ -105,7 +105,10 @@ class Decoding:
         if method.max_nodes > 0 and drafter is None:
             raise ValueError(f"method {method.name!r} verifies draft nodes; load the engine with a drafter")
         if method.uses_routes and routes is None:
-            raise ValueError(f"method {method.name!r} reads expert routes; pass routes= (an atlas, or a predictor)")
+            raise ValueError(
+                f"method {method.name!r} reads expert routes; pass routes=, such as specfit.HeadRoutes(engine) or an "
+                "atlas of the prompt"
+            )
         self.prompt = tuple(prompt)
         self.output: list[int] = []
         self.stop_reason = ""

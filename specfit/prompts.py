@@ -7,7 +7,7 @@ guessed: the rendered text is kept beside the ids, and the template's hash, so t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,27 @@ def render(
             "shorten it or leave it out (prompts are never cut)"
         )
     return prompt
+
+
+def one_row(prompt: Any) -> list[Any]:
+    """What a list of ids or messages holds, or the single row of an array (n,) or (1, n), or of an encoding.
+
+    Raises PromptError for several rows, an encoding without ids, or something that holds nothing.
+    """
+    if isinstance(prompt, Mapping) or hasattr(prompt, "input_ids"):
+        if "input_ids" not in prompt:
+            raise PromptError(f"the prompt is a mapping of {', '.join(map(str, prompt))}; expected input_ids in it")
+        prompt = prompt["input_ids"]
+    if hasattr(prompt, "tolist"):
+        prompt = prompt.tolist()
+    if not isinstance(prompt, Iterable):
+        raise PromptError(f"a prompt is a text, messages (role, content) or token ids; got a {type(prompt).__name__}")
+    items = list(prompt)
+    if items and isinstance(items[0], list | tuple):
+        if len(items) > 1:
+            raise PromptError(f"the prompt has {len(items)} rows; an engine decodes one request at a time")
+        items = list(items[0])
+    return items
 
 
 def _render_chat(tokenizer: Any, messages: str | Messages) -> Prompt:

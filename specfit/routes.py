@@ -111,7 +111,9 @@ def expert_union(routes: Routes, nodes: Iterable[int]) -> int:
     union = routes.root
     for node in nodes:
         if not 0 <= node < len(routes.nodes):
-            raise ValueError(f"node {node} has no routes; nodes are 0..{len(routes.nodes) - 1} and the root is implied")
+            last = len(routes.nodes) - 1
+            known = f"nodes are 0..{last}" if last >= 0 else "the pool is empty, as last cycles' are,"
+            raise ValueError(f"node {node} has no routes; {known} and the root is implied")
         union |= routes.nodes[node]
     return union.bit_count()
 

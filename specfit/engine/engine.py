@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
@@ -32,9 +32,9 @@ from specfit.engine.skeleton import choose_dtype
 from specfit.engine.target import OffloadedTarget
 from specfit.engine.target_facts import read_target_facts
 from specfit.engine.token_choice import TokenChoice
-from specfit.methods import Method
+from specfit.methods import Method, Policy, as_method
 from specfit.objective import CostModel
-from specfit.prompts import Messages, render
+from specfit.prompts import Messages, one_row, render
 from specfit.sampling import Sampling, check_limits
 
 
@@ -75,12 +75,15 @@ class Engine:
         return {key: self.settings[key] for key in ("target", "drafter", "draft", "dtype")}
 
     def encode(self, prompt: str | Sequence[int] | Messages) -> tuple[int, ...]:
-        """Token ids of a text or messages through the chat template; ids stay as they are."""
+        """Token ids of a text or messages through the chat template; ids stay as they are.
+
+        They may come as an array (n,) or (1, n), or as what a tokenizer returns.
+        """
         if isinstance(prompt, str):
             return render(self.tokenizer, prompt).ids
-        items = list(prompt) if isinstance(prompt, Iterable) else [None]
+        items = one_row(prompt)
         if all(isinstance(item, Integral) and not isinstance(item, bool) for item in items):
-            return tuple(map(int, items))  # type: ignore[arg-type]  # numpy's integers become plain ones
+            return tuple(map(int, items))  # numpy's integers become plain ones
         if not all(isinstance(item, Mapping) for item in items):
             kinds = ", ".join(dict.fromkeys(type(item).__name__ for item in items))
             raise ValueError(f"a prompt is a text, messages (role, content) or token ids; this one holds {kinds}")
@@ -90,7 +93,7 @@ class Engine:
         self,
         prompt: str | Sequence[int] | Messages,
         *,
-        method: Method,
+        method: Method | Policy | str,
         cost: CostModel | None = None,
         routes: RouteSource | None = None,
         truth: TruthSource | None = None,
@@ -102,12 +105,13 @@ class Engine:
     ) -> Decoding:
         """Start a request; iterate over the result for its CycleRecords.
 
+        method: a Method, its name, or a rule of your own, as `as_method` takes them.
         cost is needed by methods that weigh time; AR and EAGLE3 only report with it. sampling: None for greedy text.
         min_new_tokens: EOS is banned before. reuse: run only what the prompt adds to what the KV caches hold.
         Raises ValueError for a prompt that with its limit passes the model's context, a token outside the vocabulary,
         or a missing cost, drafter or route source.
         """
-        ids = self.encode(prompt)
+        method, ids = as_method(method, cost), self.encode(prompt)
         check_limits(max_new_tokens, min_new_tokens)
         self.check_prompt(ids, max_new_tokens)
         if method.max_nodes > 0:

@@ -8,14 +8,14 @@ says. Nothing is inherited from a checkpoint's generation_config.json but its en
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from specfit.answer_text import AnswerText
 from specfit.cycle import RouteSource
-from specfit.methods import AR, EAGLE3, SPECFIT, Method
+from specfit.methods import AR, EAGLE3, SPECFIT, Method, Policy, as_method
 from specfit.objective import CostModel
 from specfit.prompts import Messages, decode_text, render, token_text
 from specfit.records import CycleRecord
@@ -32,12 +32,14 @@ class Generation:
     """An answer: what was said, and how it came about."""
 
     method: str  # its name
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]  # with EOS, or the token that completes a stop string, where one ended the answer
+    prompt: tuple[int, ...] = field(repr=False)
+    tokens: tuple[int, ...] = field(
+        repr=False
+    )  # with EOS, or the token that completes a stop string, where one ended the answer
     text: str  # without special tokens and without the stop string
     stop_reason: str  # "eos", "stop", "limit", or "interrupted"
     ended_by: str  # text of the EOS token or the stop string that ended it, else empty
-    cycles: tuple[CycleRecord, ...]
+    cycles: tuple[CycleRecord, ...] = field(repr=False)
     reused: int  # leading prompt tokens that were not run again, their keys and values being there
     prefill_ms: float
     request_ms: float  # prefill and all cycles
@@ -65,7 +67,7 @@ class Answer:
         engine: Engine,
         prompt: Prompt,
         *,
-        method: Method | None = None,
+        method: Method | Policy | str | None = None,
         cost: CostModel | None = None,
         routes: RouteSource | None = None,
         max_new_tokens: int = 128,
@@ -82,12 +84,12 @@ class Answer:
         """As `generate`."""
         engine.check_open()
         self._engine, self._streamer = engine, streamer
-        self._method = method or default_method(engine, cost=cost, routes=routes)
+        self._method = default_method(engine, cost=cost, routes=routes) if method is None else as_method(method, cost)
         self._text = AnswerText(engine.tokenizer, () if stop is None else stop)
         self._cycles: list[CycleRecord] = []
         self._reused = 0
         self.decoding = engine.decode(
-            prompt_ids(engine, prompt, raw=raw),
+            render(engine.tokenizer, cast(str, prompt), raw=True).ids if raw else engine.encode(prompt),
             method=self._method,
             cost=cost,
             routes=routes,
@@ -181,7 +183,7 @@ class Conversation:
         Raises ValueError where the text cannot be asked or answered; the conversation is then what it was.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        ids = prompt_ids(self._engine, messages)
+        ids = self._engine.encode(messages)
         room = self._engine.room(ids, self._limit)
         answer = Answer(self._engine, ids, max_new_tokens=room, **self._settings)
         try:
@@ -204,23 +206,6 @@ def default_method(engine: Engine, *, cost: CostModel | None, routes: RouteSourc
     if routes is not None and cost is None:
         raise ValueError("routes= without cost= serves no method; give both for SPECFIT, or leave routes out")
     return SPECFIT if routes is not None else EAGLE3
-
-
-def prompt_ids(engine: Engine, prompt: Any, *, raw: bool = False) -> tuple[int, ...]:
-    """Token ids of a prompt; a tensor or an encoding gives its one row."""
-    if raw:
-        return render(engine.tokenizer, prompt, raw=True).ids
-    if isinstance(prompt, Mapping) or hasattr(prompt, "input_ids"):
-        if "input_ids" not in prompt:
-            raise ValueError(f"the prompt is a mapping of {', '.join(map(str, prompt))}; expected input_ids in it")
-        prompt = prompt["input_ids"]
-    if hasattr(prompt, "tolist"):
-        prompt = prompt.tolist()
-    if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], list | tuple):
-        if len(prompt) > 1:
-            raise ValueError(f"the prompt has {len(prompt)} rows; an engine decodes one request at a time")
-        prompt = prompt[0]
-    return engine.encode(prompt)
 
 
 def _some(text: str) -> Iterator[str]:

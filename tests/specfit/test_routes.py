@@ -64,6 +64,8 @@ def test_a_union_refuses_nodes_outside_the_pool(node: int) -> None:
     routes = Routes.from_indices([[0]], [[[1]], [[2]]], experts=4)
     with pytest.raises(ValueError, match=f"node {node} has no routes; nodes are 0..1"):
         expert_union(routes, (node,))
+    with pytest.raises(ValueError, match="the pool is empty, as last cycles' are, and the root is implied"):
+        expert_union(routes.prefix(0), (0,))
 
 
 @pytest.mark.parametrize(

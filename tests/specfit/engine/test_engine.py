@@ -18,8 +18,9 @@ from specfit.engine.atlas import Atlas, record_atlas
 from specfit.engine.drafter import DraftConfig
 from specfit.engine.engine import Engine, load_engine
 from specfit.engine.link import EmulatedLink, InstantLink
+from specfit.engine.route_sources import TargetRoutes
 from specfit.methods import AR, EAGLE3, SPECFIT, Method
-from specfit.objective import CostModel
+from specfit.objective import CostModel, CycleState, Selection, evaluate
 from tests.models import tiny_drafter, tiny_pair
 
 torch.set_num_threads(1)
@@ -212,6 +213,23 @@ def test_requests_may_be_made_before_they_run(folder: Path, texts: list[list[int
         for decoding, expected in zip(made, texts, strict=False):
             list(decoding)  # the atlas would refuse a pool that the drafter grew from another request
             assert decoding.output == expected
+
+
+def test_a_method_by_name_a_rule_of_ones_own_and_ids_as_a_tensor(folder: Path) -> None:
+    def first_node(state: CycleState, cost: CostModel) -> Selection:
+        return evaluate(state, range(min(1, len(state.pool))), cost)
+
+    with load(folder, self_test=False) as engine:
+        plain = engine.decode([1, 2, 3], method=AR, max_new_tokens=6)
+        mine = engine.decode(
+            torch.tensor([[1, 2, 3]]), method=first_node, cost=COST, routes=TargetRoutes(engine), max_new_tokens=6
+        )
+        named = engine.decode([1, 2, 3], method="eagle3", max_new_tokens=6)
+        cycles = [list(decoding) for decoding in (plain, mine, named)]
+        assert plain.output == mine.output == named.output
+        assert all(cycle.selection.nodes == (0,) for cycle in cycles[1] if len(cycle.pool))
+        with pytest.raises(ValueError, match="method 'eagle' is unknown; choose ar, eagle3, specfit"):
+            engine.decode([1], method="eagle")
 
 
 # -- errors and memory ------------------------------------------------------------------------------------------------
