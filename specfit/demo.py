@@ -7,6 +7,7 @@ drifts drifts for all of them. The host link is emulated (see `specfit.engine.li
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +15,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from specfit import embedded
 from specfit.calibrate import CYCLES, Calibration, calibrate
 from specfit.methods import AR, EAGLE3, SPECFIT
+from specfit.recording import ensure_atlas
 from specfit.records import RunRecord
-from specfit.runs import MethodRun, Progress, ensure_atlas, prompts_of, run_interleaved
+from specfit.runs import MethodRun, Progress, prompts_of, run_interleaved
 from specfit.workloads import Limits, Question, Workload, embedded_workload
 
 SLOTS = 24  # of 64 experts a layer, "with the cache"
@@ -33,8 +36,11 @@ def run_demo(
     from specfit.engine.engine import Engine, load_engine  # here: `specfit --help` needs no torch
 
     def resident() -> Engine:
-        return load_engine("embedded", self_test=False)
+        return load_engine("embedded", device="cpu", self_test=False)  # as the emulated link has it
 
+    config = json.loads((embedded.target_folder() / "config.json").read_text(encoding="utf-8"))
+    if slots > config["num_experts"]:
+        raise ValueError(f"the embedded model has {config['num_experts']} experts a layer; got {slots} slots")
     folder.mkdir(parents=True, exist_ok=True)
     workloads = [embedded_workload(kind, count=count) for kind in ("problems", "news")]
     tuning = calibration_workload(count=3)

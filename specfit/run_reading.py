@@ -177,8 +177,9 @@ def read_header(folder: Path) -> dict[str, Any]:
             f"{folder} holds records of format version {version}; this specfit reads version {FORMAT['version']}, "
             "so open it with the specfit that wrote it"
         )
-    if not {"layers", "experts", "settings", "machine"} <= set(header):
-        raise _damaged(path, "layers, experts, settings or machine is missing")
+    kinds = {"layers": int, "experts": int, "settings": dict, "machine": dict}
+    if not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
+        raise _damaged(path, "layers, experts, settings or machine is missing, or of another kind")
     return header
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specfit.cycle import RouteSource, TruthSource
 from specfit.methods import Method
-from specfit.objective import CostModel
-from specfit.prompts import Prompt, decode_text, render
+from specfit.objective import CostModel, CycleState
+from specfit.prompts import Prompt, render
 from specfit.records import RunRecord, Truth
-from specfit.request_stream import DECODING_ERRORS, RequestStream, turn_messages
+from specfit.request_stream import RequestStream
 from specfit.run_folder import load_run
+from specfit.run_reading import read_header
 from specfit.tree import DraftPool
 from specfit.workloads import Workload
 
@@ -90,60 +90,6 @@ def prompts_of(engine: Engine, workload: Workload, *, raw: bool = False) -> list
     return [render(engine.tokenizer, question.turns[0], raw=raw) for question in workload.questions]
 
 
-def ensure_atlas(
-    path: Path,
-    resident: Callable[[], AbstractContextManager[Engine]],
-    workload: Workload,
-    *,
-    raw: bool = False,
-    expected: Callable[[], Mapping[str, Any]] | None = None,
-    keep_going: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Atlas:
-    """The atlas kept at `path`, or a new one recorded over the workload and kept there.
-
-    resident: lends the engine that records, all its experts on the device and no link; its settings also tell whether
-    the atlas there still serves. One made with other settings, or for other prompts, is recorded again.
-    expected: the engine's `route_settings` without loading it; a kept atlas that agrees with them needs no engine.
-    keep_going: leave out a question on which decoding fails (methods that read routes will lack it), unless all do.
-    """
-    from specfit.engine.atlas import Atlas, Trajectory, record_trajectory  # here: a run without routes needs no atlas
-
-    texts = [(question.id, question.turns) for question in workload.questions]
-    asked = hashlib.sha256(repr((texts, raw, asdict(workload.limits))).encode()).hexdigest()[:16]
-    kept = Atlas.load(path) if path.exists() else None
-    if kept is not None and expected is not None and kept.made_with == {**expected(), "questions": asked}:
-        return kept
-    with resident() as engine:
-        made_with = {**engine.route_settings, "questions": asked}
-        if kept is not None and kept.made_with == made_with:
-            return kept
-        trajectories: list[Trajectory] = []
-        failed: Exception | None = None
-        for done, question in enumerate(workload.questions, start=1):
-            answers: list[str] = []
-            for turn in range(len(question.turns)):
-                try:
-                    ids = render(engine.tokenizer, turn_messages(question, turn, answers, raw=raw), raw=raw).ids
-                    room = engine.room(ids, workload.limits.new_tokens(len(ids)))
-                except ValueError:
-                    break  # the run itself notes it
-                try:
-                    trajectories.append(record_trajectory(engine, ids, max_new_tokens=room))
-                except DECODING_ERRORS as error:
-                    if not keep_going:
-                        raise
-                    failed = error.with_traceback(None)  # which would hold on to memory that ran out
-                    break
-                answers.append(decode_text(engine.tokenizer, trajectories[-1].output))
-            progress(done)
-        if failed is not None and not trajectories:
-            raise failed
-        atlas = Atlas(trajectories, experts=engine.experts, made_with=made_with)
-    atlas.save(path)
-    return atlas
-
-
 def run_method(
     engine: Engine,
     workload: Workload,
@@ -180,7 +126,7 @@ class MethodRun:
     folder: Path
     method: Method
     routes: RouteChoice = field(default_factory=RouteChoice)
-    weighs_cost: bool = True  # False: a method that reads no routes goes without coefficients, as its run was begun
+    settings: Mapping[str, Any] = field(default_factory=dict)  # more that makes this run this run
 
 
 def run_interleaved(
@@ -246,13 +192,30 @@ def _stream(
     keep_going: bool,
 ) -> RequestStream:
     reads, truth = part.method.uses_routes, None if atlas is None else atlas.truth
-    own = cost if reads or part.weighs_cost else None
+    own = cost if reads or not _begun_without_cost(part.folder) else None
     source, about = part.routes.make(engine, atlas) if reads else (None, None)
     what = _run_settings(engine, workload, part, routes=about, cost=own, raw=raw) | dict(settings or {})
     return RequestStream(
-        engine, workload, part.folder, method=part.method, cost=own, routes=source,
+        engine, workload, part.folder, method=with_memory(part, own), cost=own, routes=source,
         truth=truth if reads or truth is None else _where_known(truth), raw=raw, keep_going=keep_going, settings=what,
     )  # fmt: skip
+
+
+def _begun_without_cost(run: Path) -> bool:
+    """Whether a run was begun before there were coefficients: a method that reads no routes goes on without them."""
+    return (run / "run.json").exists() and read_header(run)["settings"].get("cost") is None
+
+
+def with_memory(part: MethodRun, cost: CostModel | None) -> Method:
+    """A policy with a memory (it has `fresh`) begins a stream without one, or with what its finished requests left."""
+    fresh = getattr(part.method.policy, "fresh", None)
+    if fresh is None:
+        return part.method
+    method = replace(part.method, policy=fresh())
+    for _, cycle in load_run(part.folder).cycles() if (part.folder / "run.json").exists() else ():
+        if cycle.estimate is not None and cost is not None:
+            method.select(CycleState(cycle.pool, cycle.estimate), cost)
+    return method
 
 
 def _where_known(truth: TruthSource) -> TruthSource:
@@ -288,6 +251,7 @@ def _run_settings(
         "raw": raw,
         "routes": routes,
         "cost": None if cost is None else asdict(cost),
+        **part.settings,
     }
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -64,10 +64,16 @@ def write_all(file: FileIO, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a whole file so that there is either the old one or the new one, also after a power cut."""
     beside = path.with_name(path.name + ".new")
-    with open(beside, "wb", buffering=0) as file:
-        write_all(file, data)
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with open(beside, "wb", buffering=0) as file:
+            write_all(file, data)
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:  # a full disk: give the room back, and say which file it was
+        with suppress(OSError):
+            beside.unlink()
+        error.filename = error.filename or str(path)
+        raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -76,9 +82,14 @@ def replace_file(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
+def reason(error: OSError) -> str:
+    """Why, without the file's name."""
+    return WHY.get(error.errno or 0) or error.strerror or str(error)
+
+
 def disk_problem(error: OSError) -> str:
     """Why a disk operation failed, in words."""
-    why = WHY.get(error.errno or 0) or error.strerror or str(error)
+    why = reason(error)
     return f"{why} ({Path(os.fsdecode(error.filename)).name})" if error.filename else why
 
 

@@ -8,6 +8,7 @@ lines end at LF alone. Which questions the paper decodes is data here (Appendix 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,7 +173,7 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
         if not raw.strip():
             continue
         try:
-            question = _question(json.loads(raw.decode("utf-8"), parse_constant=_refuse))
+            question = _question(json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite))
             if str(question.id) in lines:
                 raise ValueError(f"question {question.id!r} is on line {lines[str(question.id)]} already")
         except UnicodeDecodeError as error:
@@ -180,6 +181,8 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
         except json.JSONDecodeError as error:
             why = f"{error.msg} at column {error.colno}"
             raise WorkloadError(f"line {number} of {path} is not JSON ({why}); expected one question a line") from None
+        except RecursionError:
+            raise WorkloadError(f"line {number} of {path} is no question: it is nested too deeply") from None
         except ValueError as error:
             raise WorkloadError(f"line {number} of {path} is no question: {error}") from None
         lines[str(question.id)] = number
@@ -191,6 +194,13 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"it holds {constant}, which is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {_short(number)}, which is too large for a number")
+    return value
 
 
 def _question(row: Any) -> Question:

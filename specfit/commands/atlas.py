@@ -7,21 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from specfit.commands import options as add_options
-from specfit.commands.setup import make_atlas, make_workload, set_threads
+from specfit.commands.places import output_file
+from specfit.commands.setup import make_atlas, make_workload, need_drafter, set_threads
 
 
 def add(commands: Any) -> None:
     atlas = commands.add_parser("atlas", help="record the routes of a workload", allow_abbrev=False)
     add_options.questions(atlas)
-    add_options.configuration(atlas)
+    add_options.pair(atlas)
+    atlas.add_argument("--device-memory", metavar="SIZE", help="of the GPU, such as 20GB (what it has free)")
     atlas.add_argument("--out", type=Path, default=Path("atlas.npz"), metavar="FILE")
     atlas.set_defaults(command=_atlas)
 
 
 def _atlas(options: argparse.Namespace) -> None:
-    set_threads(options)
     workload = make_workload(options)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    atlas = make_atlas(options, workload, options.out)
+    need_drafter(options, "`specfit atlas`")
+    set_threads(options)
+    with output_file(options.out, new=False):
+        atlas = make_atlas(options, workload, options.out)
     positions = sum(len(trajectory.entries) for trajectory in atlas.trajectories)
     print(f"{len(atlas.trajectories)} prompts, {positions} positions\n{options.out}")

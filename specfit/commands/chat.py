@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specfit.calibrate import Calibration
 from specfit.commands import options as add_options
-from specfit.commands.setup import make_engine, set_threads
+from specfit.commands.setup import make_engine, need_drafter, set_threads
 from specfit.methods import AR, EAGLE3, SPECFIT, with_max_nodes
 from specfit.report import printable
 from specfit.runs import RouteChoice
@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
     chat = commands.add_parser("chat", help="talk to a target, one line a message", allow_abbrev=False)
     chat.add_argument("--method", choices=METHODS, help="specfit with --cost, else eagle3, or ar without a drafter")
     add_options.configuration(chat)
+    add_options.seed(chat, "what is drawn")
     chat.add_argument("--cost", type=Path, metavar="FILE", help="coefficients of `specfit calibrate`, for specfit")
     chat.add_argument("--force-cost", action="store_true", help="use them for another configuration all the same")
     chat.add_argument("--routes", choices=["head", "last-token", "prior"], help="for specfit (head)")
@@ -46,6 +47,16 @@ def add(commands: Any) -> None:
 def _chat(options: argparse.Namespace) -> None:
     drawn = {"temperature": options.temperature, "top_k": options.sample_top_k, "top_p": options.sample_top_p}
     make_sampling(**drawn, seed=options.seed)  # refused before anything loads
+    if "" in options.stop:
+        raise ValueError("a stop string is '', which would end every answer at once; give a text to --stop")
+    if options.method in (AR.name, EAGLE3.name):
+        of_specfit = ["--cost", "--force-cost", "--routes", "--head"]
+        add_options.refuse_given(options, of_specfit, f"method {options.method} reads none")
+    fitted = None if options.cost is None else Calibration.load(options.cost)
+    if options.method in (EAGLE3.name, SPECFIT.name):
+        need_drafter(options, f"method {options.method}")
+    if sys.stdin is None:
+        raise ValueError("a chat reads messages from stdin, which is closed; type them, or pipe in one a line")
     set_threads(options)
     with make_engine(options) as engine:
         from specfit.engine.generate import Conversation  # here: it loads torch
@@ -57,7 +68,7 @@ def _chat(options: argparse.Namespace) -> None:
             stop=options.stop,
             seed=options.seed,
             **drawn,
-            **_method(options, engine),
+            **_method(options, engine, fitted),
         )
         if engine.settings["link"]["kind"] == "emulated":
             print(f"EMULATED LINK, {options.link_ms} ms per expert: times depend on it")
@@ -69,7 +80,7 @@ def _chat(options: argparse.Namespace) -> None:
             _turn(conversation, line)
 
 
-def _method(options: argparse.Namespace, engine: Engine) -> dict[str, Any]:
+def _method(options: argparse.Namespace, engine: Engine, fitted: Calibration | None) -> dict[str, Any]:
     """The method with the coefficients and routes that it reads."""
     name = options.method or ("specfit" if options.cost else "eagle3" if engine.drafter is not None else "ar")
     method = with_max_nodes(METHODS[name], options.max_nodes)
@@ -77,9 +88,8 @@ def _method(options: argparse.Namespace, engine: Engine) -> dict[str, Any]:
         if options.cost or options.force_cost or options.routes or options.head:
             raise ValueError(f"--cost, --force-cost, --routes and --head are for --method specfit; {name} reads none")
         return {"method": method}
-    if options.cost is None:
+    if fitted is None:
         raise ValueError("--method specfit needs --cost FILE; make one with `specfit calibrate`")
-    fitted = Calibration.load(options.cost)
     if not options.force_cost:
         fitted.check(engine.settings)
     head, source = None, options.routes or "head"

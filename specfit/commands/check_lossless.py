@@ -37,8 +37,8 @@ def add(commands: Any) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    set_threads(options)
     workload = make_workload(options)
+    set_threads(options)
     limit = options.max_new_tokens or 128
     with make_engine(options) as engine:
         from specfit.engine.near_ties import check_lossless, engine_reference, library_reference

@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from specfit.commands import options as add_options
-from specfit.commands.setup import publish, set_threads
+from specfit.commands.places import publish, run_folder
+from specfit.commands.setup import set_threads
 from specfit.demo import LINK_MS, SLOTS, run_demo
 from specfit.report import report
-from specfit.run_folder import new_folder
 
 
 def add(commands: Any) -> None:
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     demo.add_argument(
         "--slots", type=add_options.positive, default=SLOTS, help=f"expert slots per layer with the cache ({SLOTS})"
     )
-    demo.add_argument("--link-ms", type=float, default=LINK_MS, help=f"emulated link, ms per expert ({LINK_MS})")
+    add_options.link(demo, LINK_MS)
     add_options.out(demo, "folder of the runs (runs/demo-...)")
     add_options.threads(demo)
     demo.set_defaults(command=_demo)
@@ -28,6 +28,6 @@ def add(commands: Any) -> None:
 
 def _demo(options: argparse.Namespace) -> None:
     set_threads(options)
-    folder = options.out or new_folder("runs", "demo")
-    runs = run_demo(folder, count=options.count, slots=options.slots, link_ms=options.link_ms)
-    publish(report(runs), report(runs, style="markdown"), folder)
+    with run_folder(options, "demo") as folder:
+        runs = run_demo(folder, count=options.count, slots=options.slots, link_ms=options.link_ms)
+        publish(report(runs), report(runs, style="markdown"), folder)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from specfit.commands import options as add_options
+from specfit.experiments.asked import Experiment
 from specfit.experiments.dask import dask_executor
 from specfit.experiments.driver import run_experiment
-from specfit.experiments.file import Experiment, read_experiment
+from specfit.experiments.file import read_experiment
 from specfit.experiments.folder import ExperimentFolder
-from specfit.experiments.memory import memory_needs
-from specfit.experiments.plan import Timetable, cell_state, choose, in_time, plan_cells
+from specfit.experiments.plan import Timetable, cache_name, caches, cell_state, choose, in_time, plan_cells
 from specfit.experiments.work import Told
 from specfit.report import printable
 from specfit.safe_files import safe_name
@@ -70,15 +71,43 @@ def _say_plan(experiment: Experiment, folder: Path, only: str | None, *, dry: bo
             state = states[cell.name]
             seconds = "" if state.complete else f", {in_time(timetable.seconds(cell))}"
             print(f"{cell.name.ljust(width)}  {state.requests} requests, {state}{seconds}")
-        try:
-            print("\n".join(memory_needs(experiment)))
-        except ValueError as error:
-            print(f"memory: unknown ({' '.join(str(error).split())})")
+        print(printable(_memory(experiment)))
     missing = sum(not state.complete for state in states.values())
     left = "" if not missing else f"; decoding them takes {in_time(timetable.total())}"
     if missing and timetable.total() is None:
         left += ", because nothing like them has been measured in this folder yet"
     print(f"{len(cells)} cells, {missing} to do{left}")
+
+
+def _memory(experiment: Experiment) -> str:
+    """What each cache's engine needs on this machine, by config.json alone; of a hub id, what is here already."""
+    from specfit.engine.checkpoint_files import checkpoint_folder, open_config  # here: they load torch
+    from specfit.engine.memory_sizes import shown
+    from specfit.engine.plan import choose_slots, plan_target
+
+    target, drafter = experiment.target, experiment.drafter
+    try:
+        if target != "embedded":
+            target = str(open_config(target, local_files_only=True).folder)
+        plan = plan_target(
+            target,
+            device=experiment.device or ("cpu" if experiment.link is not None else None),
+            dtype=experiment.dtype,
+            drafter=None if drafter is None else checkpoint_folder(drafter, local_files_only=True),
+        )
+    except (ValueError, RuntimeError) as error:  # the latter is torch's, for a device that it does not know
+        return f"memory: unknown ({' '.join(str(error).split())})"
+    lines = []
+    for slots, cleared in caches(experiment):
+        try:
+            one = replace(plan, name=experiment.target, slots=choose_slots(slots, plan.needs.experts))
+            gpu = f", {shown(one.device_bytes)} of GPU memory" if one.on_gpu else ""
+            said = f"{shown(one.host_bytes)} of HOST memory{gpu}, for a context of {one.context} tokens"
+            one.check()
+        except ValueError as error:
+            said = f"does not fit here: {error}"
+        lines.append(f"{cache_name(slots, cleared=cleared)}: {said}")
+    return "\n".join(lines)
 
 
 class TerminalWatcher:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from specfit.commands import options as add_options
 from specfit.run_folder import load_run
 from specfit.runs import find_runs
 
@@ -16,7 +17,7 @@ def add(commands: Any) -> None:
     figures.add_argument("--out", type=Path, required=True, metavar="DIR")
     figures.add_argument(
         "--transfer-ms",
-        type=float,
+        type=add_options.milliseconds,
         metavar="MS",
         help="time one expert's copy adds (Eq. 8), instead of the one measured",
     )

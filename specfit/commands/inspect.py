@@ -20,9 +20,7 @@ def add(commands: Any) -> None:
     inspect.add_argument(
         "--slots", type=add_options.slots, metavar="N|SHARE", help="expert slots per layer (all that fit)"
     )
-    inspect.add_argument(
-        "--max-new-tokens", type=add_options.positive, default=40, metavar="N", help="of an answer (40)"
-    )
+    inspect.add_argument("--max-new-tokens", type=add_options.positive, metavar="N", help="of an answer (40)")
     inspect.add_argument("--device", help="cpu, cuda, ... (CUDA if there is one)")
     inspect.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on a CPU, else as stored")
     add_options.threads(inspect)
@@ -35,6 +33,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
     set_threads(options)
     if options.target is None:
+        of_an_engine = ["--slots", "--max-new-tokens", "--device", "--dtype"]
+        add_options.refuse_given(options, of_an_engine, "without --target nothing is decoded")
         _print(str(inspect_drafter(options.drafter)))
         return
     with load_engine(
@@ -46,7 +46,7 @@ def _inspect(options: argparse.Namespace) -> None:
             prompts = probe_prompts(engine)
         with bar("readings", 8) as step:
             report, found = probe_drafter(
-                engine, options.drafter, prompts, max_new_tokens=options.max_new_tokens, progress=step
+                engine, options.drafter, prompts, max_new_tokens=options.max_new_tokens or 40, progress=step
             )
         left_out = "".join(
             f"\nof the target not used: {kind}, {count} tensors" for kind, count in engine.left_out.items()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterable
 from pathlib import Path
 
 from specfit.runs import RouteChoice
+
+MOST_THREADS = 1024
 
 
 def questions(parser: argparse.ArgumentParser) -> None:
@@ -21,28 +25,47 @@ def questions(parser: argparse.ArgumentParser) -> None:
 
 
 def configuration(parser: argparse.ArgumentParser) -> None:
-    """Which engine decodes them."""
+    """Which engine decodes them, with all that decides its speed."""
+    pair(parser)
+    room(parser)
+    parser.add_argument("--cleared", action="store_true", help="clear the expert cache before every forward")
+    link(parser)
+    parser.add_argument("--max-nodes", type=positive, default=7, help="draft nodes verified at most, K (7)")
+
+
+def pair(parser: argparse.ArgumentParser) -> None:
+    """Target and drafter, and what is drafted: routes and pools depend on nothing else."""
     parser.add_argument("--target", default="embedded", help="embedded, a checkpoint folder, or a hub id (embedded)")
     parser.add_argument("--drafter", help="an EAGLE-3 checkpoint; the embedded target brings its own")
-    parser.add_argument("--slots", type=slots, metavar="N|SHARE", help="expert slots per layer (all that fit)")
-    parser.add_argument("--device-memory", metavar="SIZE", help="of the GPU, such as 20GB (what it has free)")
-    parser.add_argument("--cleared", action="store_true", help="clear the expert cache before every forward")
-    parser.add_argument("--link-ms", type=float, help="emulated link, ms per expert (none)")
-    parser.add_argument("--max-nodes", type=positive, default=7, help="draft nodes verified at most, K (7)")
     parser.add_argument("--top-k", type=positive, default=2, help="children of a drafted node, and nodes expanded (2)")
     parser.add_argument("--depth", type=positive, default=5, help="drafted levels at most (5)")
     parser.add_argument("--max-pool", type=positive, default=18, help="drafted nodes at most (18)")
-    parser.add_argument("--device", help="cpu, cuda, ... (CUDA if there is one)")
+    parser.add_argument("--device", help="cpu, cuda, ... (CUDA if there is one and the link is not emulated)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on a CPU, else as stored")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(slots=None, device_memory=None, cleared=False, link_ms=None)  # of commands without them
     threads(parser)
+
+
+def room(parser: argparse.ArgumentParser) -> None:
+    """How much of the target lies on the device."""
+    parser.add_argument("--slots", type=slots, metavar="N|SHARE", help="expert slots per layer (all that fit)")
+    parser.add_argument("--device-memory", metavar="SIZE", help="of the GPU, such as 20GB (what it has free)")
+
+
+def link(parser: argparse.ArgumentParser, default: float | None = None) -> None:
+    """A host link to emulate."""
+    shown = "none" if default is None else default
+    parser.add_argument("--link-ms", type=milliseconds, default=default, help=f"emulated link, ms per expert ({shown})")
+
+
+def seed(parser: argparse.ArgumentParser, what: str) -> None:
+    """What is drawn at random."""
+    parser.add_argument("--seed", type=seed_number, default=0, metavar="N", help=f"of {what} (0)")
 
 
 def costs(parser: argparse.ArgumentParser, *, given: bool = True) -> None:
     """How cost coefficients are fitted; with `given`, also which fitted ones are used."""
-    parser.add_argument(
-        "--protocol", choices=["consecutive", "paper"], default="consecutive", help="of the calibration"
-    )
+    parser.add_argument("--protocol", choices=["consecutive", "paper"], help="of the calibration (consecutive)")
     parser.add_argument(
         "--calibration-questions", metavar="FILE", help="a question file to calibrate with (its first 3)"
     )
@@ -75,14 +98,43 @@ def out(parser: argparse.ArgumentParser, text: str) -> None:
 
 def threads(parser: argparse.ArgumentParser) -> None:
     """How many cores compute."""
-    parser.add_argument("--threads", type=positive, default=1, help="CPU threads; small models want one (1)")
+    parser.add_argument("--threads", type=thread_count, default=1, help="CPU threads; small models want one (1)")
 
 
 def positive(text: str) -> int:
     """A whole number of 1 or more."""
-    value = int(text) if text.lstrip("-").isdigit() else 0
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return value
+
+
+def thread_count(text: str) -> int:
+    """A number of threads that torch survives."""
+    value = positive(text)
+    if value > MOST_THREADS:
+        raise argparse.ArgumentTypeError(
+            f"{text} threads are more than any machine here has; give up to {MOST_THREADS}"
+        )
+    return value
+
+
+def seed_number(text: str) -> int:
+    """A whole number of 0 or more that every generator takes."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if not 0 <= value < 1 << 32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {(1 << 32) - 1}")
+    return value
+
+
+def milliseconds(text: str) -> float:
+    """A finite number, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:  # a NaN fails too
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds, 0 or more")
     return value
 
 
@@ -117,3 +169,10 @@ def route_choice(text: str) -> RouteChoice:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no route source; use atlas, head, noisy:SHARE, last-token, prior or a share between 0 and 1"
         ) from None
+
+
+def refuse_given(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """ValueError for the first of these options (as "--max-new-tokens") that was given; else it would go unheard."""
+    for name in names:
+        if getattr(options, name.removeprefix("--").replace("-", "_"), None) not in (None, False):
+            raise ValueError(f"{name} does not fit here: {why}; leave it out")

@@ -29,12 +29,18 @@ def add(commands: Any) -> None:
     replay.add_argument("--cost", type=Path, metavar="FILE", help="coefficients, instead of fitted ones")
     replay.add_argument("--slots", type=add_options.positive, help="expert slots per layer (all)")
     replay.add_argument("--cleared", action="store_true", help="clear the expert cache before every forward")
-    replay.add_argument("--forward-ms", type=float, default=9.0, help="modelled: fixed part of a forward (9)")
-    replay.add_argument("--level-ms", type=float, default=1.0, help="modelled: a drafted level (1)")
-    replay.add_argument("--expert-ms", type=float, default=0.06, help="modelled: an executed expert (0.06)")
-    replay.add_argument("--miss-ms", type=float, default=0.3, help="modelled: an expert copied, on top (0.3)")
+    replay.add_argument(
+        "--forward-ms", type=add_options.milliseconds, default=9.0, help="modelled: fixed part of a forward (9)"
+    )
+    replay.add_argument("--level-ms", type=add_options.milliseconds, default=1.0, help="modelled: a drafted level (1)")
+    replay.add_argument(
+        "--expert-ms", type=add_options.milliseconds, default=0.06, help="modelled: an executed expert (0.06)"
+    )
+    replay.add_argument(
+        "--miss-ms", type=add_options.milliseconds, default=0.3, help="modelled: an expert copied, on top (0.3)"
+    )
     replay.add_argument("--max-nodes", type=add_options.positive, default=7, help="draft nodes at most, K (7)")
-    replay.add_argument("--seed", type=int, default=0)
+    add_options.seed(replay, "the bootstrap, and of noisy routes")
     replay.set_defaults(command=_replay)
 
 

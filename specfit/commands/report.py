@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from specfit.commands import options as add_options
 from specfit.experiments.document import Picture
 from specfit.experiments.folder import is_experiment
 from specfit.experiments.report import write_report
@@ -38,6 +39,9 @@ def _report(options: argparse.Namespace) -> None:
         return
     runs = [load_run(folder) for folder in find_runs(options.folders)]
     if options.theory:
+        add_options.refuse_given(options, ["--markdown"], "Table 5 is text")
+        if not any(run.settings.get("cost") and run.method == SPECFIT.name for run in runs):
+            raise ValueError("--theory needs a run of method specfit with its coefficients, and none of these is one")
         from specfit.theory.table_5 import render_table_5, table_5  # here: it loads the solvers
 
         for run, named in zip(runs, told_apart(runs), strict=True):

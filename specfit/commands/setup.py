@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specfit.calibrate import CYCLES, Calibration, calibrate
-from specfit.cycle import RouteSource
-from specfit.demo import CALIBRATION_TOKENS, bar, calibration_workload
-from specfit.runs import RouteChoice, ensure_atlas, prompts_of
+from specfit.commands.places import no_empty_folders
+from specfit.demo import bar
+from specfit.recording import ensure_atlas
+from specfit.runs import RouteChoice
 from specfit.safe_files import safe_name
-from specfit.workloads import Limits, Workload, embedded_workload, paper_ids, spec_bench
+from specfit.workloads import PAPER_WORKLOADS, Limits, Workload, embedded_workload, paper_ids, spec_bench
 
 if TYPE_CHECKING:
     from specfit.engine.engine import Engine
@@ -30,15 +30,33 @@ def make_workload(options: argparse.Namespace) -> Workload:
     """The questions of `options.questions`."""
     limits = None if options.max_new_tokens is None else Limits(max_new_tokens=options.max_new_tokens)
     if options.workload in ("problems", "news"):
-        if options.category or options.ids:
+        if options.category is not None or options.ids is not None:
             raise ValueError("--category and --ids choose from a question file; the embedded workloads take --count")
         more = {} if options.max_new_tokens is None else {"max_new_tokens": options.max_new_tokens}
         return embedded_workload(options.workload, count=options.count or 8, **more)
-    ids: Any = options.ids.split(",") if options.ids else None
-    if options.ids in ("summarization", "gsm8k", "gsm8k-4090"):
+    if not Path(options.workload).exists():
+        raise ValueError(
+            f"there is neither a question file nor an embedded workload {options.workload!r}; the embedded ones are "
+            "problems and news"
+        )
+    ids: Any = None
+    if options.ids in PAPER_WORKLOADS:
         ids, paper = paper_ids(options.ids)
         limits = limits or paper
+    elif options.ids is not None:
+        ids = [one.strip() for one in options.ids.split(",")]
+        if "" in ids or len(set(ids)) < len(ids):
+            raise ValueError(
+                f"--ids {options.ids!r} has an empty id or one twice; give question ids once each, comma separated, or "
+                f"one of {', '.join(PAPER_WORKLOADS)}"
+            )
     return spec_bench(options.workload, category=options.category, ids=ids, limit=options.count, limits=limits)
+
+
+def need_drafter(options: argparse.Namespace, what: str) -> None:
+    """ValueError where only the embedded target would bring a drafter along, and none is given."""
+    if options.target != "embedded" and options.drafter is None:
+        raise ValueError(f"{what} drafts, and only the embedded target brings a drafter along; give --drafter")
 
 
 def make_engine(options: argparse.Namespace) -> Engine:
@@ -61,9 +79,12 @@ def make_atlas(options: argparse.Namespace, workload: Workload, path: Path) -> A
     from specfit.engine.engine import load_engine
 
     def resident() -> Engine:
-        return load_engine(options.target, drafter=options.drafter, self_test=False, **_model(options))
+        memory = options.device_memory
+        return load_engine(
+            options.target, drafter=options.drafter, device_memory=memory, self_test=False, **_model(options)
+        )
 
-    with bar(f"atlas {workload.name}", len(workload.questions)) as step:
+    with no_empty_folders(path.parent), bar(f"atlas {workload.name}", len(workload.questions)) as step:
         return ensure_atlas(
             path, resident, workload, raw=options.raw, expected=lambda: _route_settings(options), progress=step
         )
@@ -80,7 +101,6 @@ def atlas_path(options: argparse.Namespace, workload: Workload, folder: Path) ->
     if options.atlas is None and options.out is not None:
         return folder / f"atlas-{workload.name}.npz"
     shared = options.atlas or folder.parent / "atlases"
-    shared.mkdir(exist_ok=True)
     asked = (_route_settings(options), workload.questions, workload.limits, options.raw)
     return shared / f"{safe_name(workload.name)}-{hashlib.sha256(repr(asked).encode()).hexdigest()[:10]}.npz"
 
@@ -101,7 +121,7 @@ def choose_routes(options: argparse.Namespace) -> RouteChoice:
     if options.routes is not None:
         choice = options.routes
     else:
-        choice = RouteChoice(source="head" if _has_head(options) and options.atlas is None else "atlas")
+        choice = RouteChoice(source="head" if has_head(options) and options.atlas is None else "atlas")
     if options.head is not None and choice.source not in ("head", "prior"):
         raise ValueError(f"--head is read by --routes head and prior; routes come from {choice.source} here")
     if options.atlas is not None and not (choice.needs_atlas or options.truth):
@@ -113,71 +133,16 @@ def choose_routes(options: argparse.Namespace) -> RouteChoice:
     return replace(choice, seed=options.seed, head=RouteHead.load(options.head))
 
 
-def _has_head(options: argparse.Namespace) -> bool:
+def has_head(options: argparse.Namespace) -> bool:
     own = options.target == "embedded" and options.drafter is None and options.dtype != "float16"
     return options.head is not None or own
-
-
-def find_cost(
-    options: argparse.Namespace, engine: Engine, folder: Path, choice: RouteChoice | None = None
-) -> Calibration:
-    """The given coefficients, those an earlier session left in the folder, or new ones."""
-    kept = folder / "calibration.json"
-    if options.cost is not None or kept.exists():
-        fitted = Calibration.load(options.cost or kept)
-        if not options.force_cost:
-            fitted.check(engine.settings)
-        return fitted
-    fitted = fit_cost(options, engine, folder, choice)
-    fitted.save(kept)
-    print(fitted, end="\n\n")
-    return fitted
-
-
-def fit_cost(
-    options: argparse.Namespace, engine: Engine, folder: Path, choice: RouteChoice | None = None
-) -> Calibration:
-    """Coefficients of this engine, fitted now.
-
-    Probe trees are chosen, and their unions counted, with the pair's head where `choice` takes no atlas and there is
-    one; else with the target's own routes, asked for outside every probe.
-    """
-    if options.target != "embedded" and options.calibration_questions is None:
-        raise ValueError("this target needs --cost FILE, or --calibration-questions FILE to fit coefficients with")
-    if options.calibration_questions is None:
-        workload = calibration_workload()
-    else:
-        limits = Limits(max_new_tokens=CALIBRATION_TOKENS)
-        workload = spec_bench(options.calibration_questions, limit=3, limits=limits, name="calibration")
-    from specfit.engine.route_sources import HeadRoutes, TargetRoutes  # here: they load torch
-
-    routes: RouteSource
-    if choice is not None and not choice.needs_atlas and _has_head(options):
-        routes = HeadRoutes(engine, choice.head)
-    else:
-        routes = TargetRoutes(engine)
-    with bar("calibrate", CYCLES if options.protocol == "consecutive" else 144) as step:
-        return calibrate(
-            engine,
-            [prompt.ids for prompt in prompts_of(engine, workload, raw=options.raw)],
-            routes,
-            protocol=options.protocol,
-            max_nodes=options.max_nodes,
-            max_new_tokens=CALIBRATION_TOKENS,
-            names=[str(question.id) for question in workload.questions],
-            seed=options.seed,
-            progress=step,
-        )
-
-
-def publish(text: str, markdown: str, folder: Path) -> None:
-    """Print a report and leave it in the folder too."""
-    (folder / "report.md").write_text(markdown, encoding="utf-8")
-    print(f"\n{text}\n{folder}")
 
 
 def _model(options: argparse.Namespace) -> dict[str, Any]:
     from specfit.engine.drafter import DraftConfig
 
     draft = DraftConfig(top_k=options.top_k, depth=options.depth, max_pool=options.max_pool)
-    return {"draft": draft, "device": options.device, "dtype": options.dtype}
+    device = options.device
+    if device is None and options.link_ms is not None:
+        device = "cpu"  # an emulated link stands in for a real one, also on a machine that has a GPU
+    return {"draft": draft, "device": device, "dtype": options.dtype}

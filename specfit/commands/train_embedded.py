@@ -6,15 +6,24 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from specfit.commands import options as add_options
+from specfit.commands.places import no_empty_folders
+
+WRITTEN = ("target", "drafter", "figures.txt")
+
 
 def add(commands: Any) -> None:
     train = commands.add_parser("train-embedded", help="make the embedded pair again, from nothing", allow_abbrev=False)
     train.add_argument("--out", type=Path, required=True, metavar="DIR")
-    train.add_argument("--seed", type=int, default=0)
+    add_options.seed(train, "everything")
     train.set_defaults(command=_train)
 
 
 def _train(options: argparse.Namespace) -> None:
-    from specfit.embedded.train import main as train  # here: it loads torch
+    with no_empty_folders(options.out):
+        there = [name for name in WRITTEN if (options.out / name).exists()]
+        if there:
+            raise ValueError(f"{options.out} holds {there[0]!r} already; give another --out, or move it away")
+        from specfit.embedded.train import main as train  # here: it loads torch
 
-    train(options.out, seed=options.seed)
+        train(options.out, seed=options.seed)

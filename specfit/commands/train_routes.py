@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specfit.commands import options as add_options
-from specfit.commands.setup import make_engine, set_threads
+from specfit.commands.places import output_file
+from specfit.commands.setup import make_engine, need_drafter, set_threads
 from specfit.demo import bar
 from specfit.runs import prompts_of
 from specfit.workloads import Limits, Workload, embedded_workload, spec_bench
@@ -31,7 +32,9 @@ def add(commands: Any) -> None:
     )
     train.add_argument("--max-new-tokens", type=add_options.positive, default=NEW_TOKENS, metavar="N")
     train.add_argument("--raw", action="store_true", help="give questions as plain text, without a chat template")
-    add_options.configuration(train)
+    add_options.pair(train)
+    add_options.room(train)
+    add_options.seed(train, "the training")
     train.add_argument(
         "--out",
         type=Path,
@@ -43,14 +46,12 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    workloads = _workloads(options)
+    need_drafter(options, "`specfit train-routes`")
     from specfit.engine.route_training import RouteRecipe, train_head  # here: it loads torch
 
     set_threads(options)
-    workloads = _workloads(options)
-    if options.out.exists():
-        raise ValueError(f"{options.out} is there already; give another --out, or move it away")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with make_engine(options) as engine:
+    with output_file(options.out), make_engine(options) as engine:
         prompts = [prompt.ids for workload in workloads for prompt in prompts_of(engine, workload, raw=options.raw)]
         about = {
             "workloads": {workload.name: [question.id for question in workload.questions] for workload in workloads},

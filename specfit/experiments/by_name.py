@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from specfit.experiments.toml_values import ExperimentError
+from specfit.experiments.tuning import TUNED
 from specfit.methods import AR, EAGLE3, SPECFIT, Method, with_max_nodes
 from specfit.runs import ROUTE_SOURCES, RouteChoice
-from specfit.select import ChainPolicy, MinUnionPolicy, OptTreeStop, PrefixPolicy
+from specfit.select import ChainPolicy, MinUnionPolicy, OnlinePricePolicy, OptTreeStop, PrefixPolicy
 
 PLAIN: dict[str, Callable[[int], Method]] = {  # of K
     AR.name: lambda most: AR,
@@ -18,6 +19,10 @@ PLAIN: dict[str, Callable[[int], Method]] = {  # of K
     "opt-tree": lambda most: replace(
         with_max_nodes(EAGLE3, most), name="opt-tree", adaptive_depth=True, stop=OptTreeStop(most)
     ),
+    "lambda-online": lambda most: replace(
+        with_max_nodes(SPECFIT, most), name="lambda-online", policy=OnlinePricePolicy(most)
+    ),
+    **TUNED,
 }
 SIZED: dict[str, Callable[[str, int], Method]] = {  # of the name and a number of nodes, at most K
     "chain": lambda name, size: Method(name, policy=ChainPolicy(size), max_nodes=size, uses_routes=False),

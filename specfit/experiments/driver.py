@@ -7,32 +7,24 @@ writes what they give back. A job that fails is noted with its reason, what depe
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from specfit.experiments.asked import Experiment, WorkloadPart
 from specfit.experiments.by_name import route_choice
-from specfit.experiments.file import Experiment, WorkloadPart
+from specfit.experiments.failing import reason, stop_for_the_disk
 from specfit.experiments.folder import ExperimentFolder
+from specfit.experiments.jobs import AtlasJob, CellsJob, EngineSpec, FitJob, Job, atlas_needed, weighs_cost
 from specfit.experiments.plan import Cell, Timetable, cell_state, choose, groups, plan_cells
 from specfit.experiments.toml_values import ExperimentError
-from specfit.experiments.work import (
-    AtlasJob,
-    Bench,
-    CellsJob,
-    EngineSpec,
-    FitJob,
-    Job,
-    Told,
-    atlas_needed,
-    do_away,
-    weighs_cost,
-)
-from specfit.record_lines import RunError
+from specfit.experiments.tuning import TUNED
+from specfit.experiments.work import Bench, Told, do_away
 from specfit.safe_files import replace_file, safe_name
+
+TUNING = "tuning.npz"  # a copy of the tuning world: the folder holds all that its runs rest on
 
 
 class Watcher(Protocol):
@@ -105,6 +97,9 @@ class _Work:
             self.timetable.note(cell, cell_state(self.experiment, cell, self.folder))
         missing = [cell for cell in cells if not cell_state(self.experiment, cell, self.folder).complete]
         jobs = [self._cells_job(group) for group in groups(self.experiment, missing)]
+        if any(job.tuning for job in jobs) and not (self.folder / TUNING).exists():
+            assert self.experiment.tuning is not None
+            replace_file(self.folder / TUNING, Path(self.experiment.tuning).read_bytes())
         self._do(self._atlas_jobs(jobs))
         self._do(self._fit_jobs(jobs))
         self._do([(_title(job.cells), job) for job in jobs])
@@ -131,6 +126,7 @@ class _Work:
             cost=f"calibration-{first.cache}.json" if weighs_cost(self.experiment) else None,
             cost_given=self.experiment.calibration.cost is not None,
             head=self.experiment.head,
+            tuning=TUNING if any(cell.method in TUNED for cell in cells) else None,
             settings={"seed": first.seed, "order": self.experiment.order},
         )
 
@@ -184,7 +180,8 @@ class _Work:
                 try:
                     self.bench.do(job, self.folder, told)
                 except Exception as error:
-                    self._failed(name, job, _reason(error))
+                    stop_for_the_disk(error)
+                    self._failed(name, job, reason(error))
                 self._ended(job)
         elif ready:
             self._do_elsewhere(ready, self.executor)
@@ -206,7 +203,7 @@ class _Work:
                 except ExperimentError:
                     raise  # this process's own disk
                 except (Exception, CancelledError) as error:  # whatever an executor makes of a lost worker, too
-                    self._failed(name, job, _reason(error))
+                    self._failed(name, job, reason(error))
                 over += sizes[name]
                 told(over)
                 self._ended(job)
@@ -238,11 +235,13 @@ def _inputs(job: Job) -> list[str]:
     """Files of the experiment's folder that a job reads."""
     if not isinstance(job, CellsJob):
         return []
-    return [file for file in (job.atlas, job.cost) if file is not None]
+    return [file for file in (job.atlas, job.cost, job.tuning) if file is not None]
 
 
 def _needs(cell: Cell, job: CellsJob, lacking: Sequence[str]) -> bool:
     """Whether a cell cannot do without what is lacking: a method that reads no routes only reports with it."""
+    if cell.method in TUNED and job.cost in lacking:
+        return True
     if cell.routes is None:
         return False
     return job.cost in lacking or (job.atlas in lacking and route_choice(cell.routes, cell.seed).needs_atlas)
@@ -263,17 +262,3 @@ def _size(job: Job, experiment: Experiment) -> int:
     if isinstance(job, AtlasJob):
         return len(job.part.workload.questions)
     return len(job.cells) * sum(len(question.turns) for question in job.part.workload.questions)
-
-
-def _reason(error: BaseException) -> str:
-    """Why a job failed, in one line. The disk of this process ends the experiment: the next job would fail the same."""
-    if isinstance(error, RunError) and isinstance(error.__cause__, OSError):
-        raise ExperimentError(str(error)) from error
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
-        return f"out of memory: {text}"
-    if isinstance(error, ValueError | OSError):
-        return text
-    calls = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(calls[-1].filename).name}, line {calls[-1].lineno})" if calls else ""
-    return f"{type(error).__name__}: {text}{place}"

@@ -6,6 +6,7 @@
     cleared = true               # and once more without the cache, with the largest of these
     methods = ["ar", "eagle3", "specfit"]
     routes = ["atlas", "noisy:0.6", "head"]  # for the methods that read routes
+    tuning = "calibration"       # or a file of `specfit record`: for "size-only" and "lambda-offline"
     seeds = [0]                  # every seed repeats everything, with other noise
     order = "method"             # the paper's; or "interleaved": all methods on a question before the next
     [draft] top_k, depth, max_pool      [link] expert_ms, latency_ms: an emulated link      [calibration] see below
@@ -16,15 +17,15 @@ Every key is checked, unknown ones are refused by name; paths are relative to th
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specfit.calibrate import CYCLES, Calibration
+from specfit.calibrate import Calibration
 from specfit.demo import CALIBRATION_TOKENS, calibration_workload
+from specfit.experiments.asked import CalibrationPart, Experiment, WorkloadPart
 from specfit.experiments.by_name import TRAINED, method_named, route_choice
 from specfit.experiments.toml_values import (
     ExperimentError,
@@ -37,99 +38,8 @@ from specfit.experiments.toml_values import (
     text,
     whole,
 )
+from specfit.experiments.tuning import TUNED, tuning_file
 from specfit.workloads import PAPER_WORKLOADS, Limits, Workload, embedded_workload, paper_ids, spec_bench
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadPart:
-    """Questions by name, with how they are given to the target."""
-
-    workload: Workload
-    raw: bool = False  # plain text, without a chat template
-    paper: str | None = None  # the paper's ids that the file names: "summarization", "gsm8k", "gsm8k-4090"
-    embedded: str | None = None  # kind of the embedded corpus: "problems" or "news"
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values that change whenever a question, its text or a limit does."""
-        questions = self.workload.questions
-        texts = repr([(question.id, question.category, question.turns) for question in questions])
-        return {
-            "questions": [question.id for question in questions],
-            "texts": hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:16],
-            "limits": asdict(self.workload.limits),
-            "raw": self.raw,
-            "paper": self.paper,
-            "embedded": self.embedded,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationPart:
-    """How the cost coefficients come about."""
-
-    protocol: str = "consecutive"  # or "paper"
-    questions: WorkloadPart | None = None  # what is decoded for it; None where `cost` is given
-    cost: str | None = None  # a file of `specfit calibrate`, in place of a fit
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values."""
-        questions = None if self.questions is None else self.questions.describe()
-        cost = None if self.cost is None else hashlib.sha256(Path(self.cost).read_bytes()).hexdigest()[:16]
-        return {"protocol": self.protocol, "cost": cost, "questions": questions}
-
-    @property
-    def probes(self) -> int:
-        """About how many cycles it measures for one cache."""
-        return CYCLES if self.protocol == "consecutive" else 144
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A checked experiment file."""
-
-    name: str
-    workloads: tuple[WorkloadPart, ...]
-    slots: tuple[int, ...]
-    target: str = "embedded"
-    drafter: str | None = None
-    device: str | None = None  # CUDA if there is one
-    dtype: str | None = None  # float32 on a CPU, else as stored
-    threads: int = 1
-    cleared: bool = False
-    methods: tuple[str, ...] = ("ar", "eagle3", "specfit")
-    routes: tuple[str, ...] = ("atlas",)
-    head: str | None = None  # a trained route predictor's file; the embedded pair's ships with the package
-    max_nodes: int = 7
-    seeds: tuple[int, ...] = (0,)
-    order: str = "method"
-    draft: Mapping[str, int] = field(default_factory=dict)  # as DraftConfig
-    link: Mapping[str, float] | None = None  # an emulated link's expert_ms and latency_ms
-    calibration: CalibrationPart = field(default_factory=CalibrationPart)
-    source: str = ""  # the file's text
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values; two files that describe alike ask for the same experiment."""
-        values = {
-            name: getattr(self, name)
-            for name in (
-                *("name", "target", "drafter", "device", "dtype", "threads", "cleared", "head", "max_nodes", "order"),
-            )
-        }
-        lists = {name: list(getattr(self, name)) for name in ("slots", "methods", "routes", "seeds")}
-        return {
-            **values,
-            **lists,
-            "cleared_slots": max(self.slots) if self.cleared else None,
-            "draft": dict(self.draft),
-            "link": None if self.link is None else dict(self.link),
-            "calibration": self.calibration.describe(),
-            "workloads": {part.workload.name: part.describe() for part in self.workloads},
-        }
-
-    def workload(self, name: str) -> WorkloadPart:
-        """The workload of this name."""
-        return next(part for part in self.workloads if part.workload.name == name)
-
 
 DRAFT = {"top_k": whole(1), "depth": whole(1), "max_pool": whole(1)}
 LINK = {"expert_ms": milliseconds, "latency_ms": milliseconds}
@@ -158,14 +68,15 @@ TOP = {
     "drafter": text,
     "device": text,
     "dtype": one_of("float32", "bfloat16", "float16"),
-    "threads": whole(1),
+    "threads": whole(1, 1024),
     "slots": many(whole(1)),
     "cleared": flag,
     "methods": many(text),
     "routes": many(text),
     "head": text,
+    "tuning": text,
     "max_nodes": whole(1),
-    "seeds": many(whole(0)),
+    "seeds": many(whole(0, (1 << 32) - 1)),
     "order": one_of("method", "interleaved"),
     "draft": lambda value, where: table(value, where, DRAFT),
     "link": lambda value, where: table(value, where, LINK, needs=("expert_ms",)),
@@ -178,7 +89,7 @@ def read_experiment(path: str | Path) -> Experiment:
     """The experiment of a file; ExperimentError names the key, or the line, that is not as it must be."""
     path = Path(path)
     try:
-        source = path.read_bytes().decode("utf-8")
+        source = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8")
         given = tomllib.loads(source)
     except OSError as error:
         raise ExperimentError(f"the experiment file {path} cannot be read: {error.strerror}") from None
@@ -186,6 +97,8 @@ def read_experiment(path: str | Path) -> Experiment:
         raise ExperimentError(f"{path} is not UTF-8 ({error.reason}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ExperimentError(f"{path} is nested too deeply to be read") from None
     try:
         return _experiment(given, path.parent, source)
     except ValueError as error:
@@ -213,6 +126,8 @@ def _experiment(given: dict[str, Any], base: Path, source: str) -> Experiment:
     calibration = _calibration(values.pop("calibration", {}), base, embedded=target == "embedded")
     if target == "embedded" and values.get("drafter") is not None:
         raise ExperimentError("drafter: the embedded target brings its own; leave it out")
+    tuned = [name for name in values.get("methods", ()) if name in TUNED]
+    values["tuning"] = tuning_file(values.get("tuning"), tuned, target, base, values.get("draft", {}))
     made = Experiment(workloads=workloads, calibration=calibration, source=source, **values)
     for routes in made.routes:
         route_choice(routes, 0)

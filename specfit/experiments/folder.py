@@ -3,6 +3,7 @@
 experiment.json   what the file asked for, checked and written out; it must stay the same, or only grow
 experiment.toml   the file itself
 atlas-*.npz       routes of each workload; calibration-*.json: cost coefficients of each cache
+tuning.npz        the world on which methods are tuned, where one needs that
 CELL/             a run folder for every cell (`specfit.run_folder`)
 failures.jsonl    one line per job that failed as a whole, with its reason
 lock              who is working here
@@ -18,10 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from specfit.experiments.asked import Experiment
 from specfit.experiments.by_name import TRAINED
-from specfit.experiments.file import Experiment
 from specfit.experiments.plan import plan_cells
 from specfit.experiments.toml_values import ExperimentError
+from specfit.experiments.tuning import TUNED
 from specfit.folder_lock import FolderLock
 from specfit.machine import now
 from specfit.record_lines import json_line
@@ -196,6 +198,8 @@ def _fixed(asked: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
     fixed = {key: value for key, value in asked.items() if key not in MAY_GROW}
     if not all(set(TRAINED) & set(file.get("routes", ())) for file in (asked, other)):
         fixed.pop("head", None)  # a file without such routes may name none, and may ask for them later
+    if not all(set(TUNED) & set(file.get("methods", ())) for file in (asked, other)):
+        fixed.pop("tuning", None)
     interleaved = asked.get("order") == "interleaved" or other.get("order") == "interleaved"
     for key in MAY_GROW:
         mine, theirs = asked.get(key), other.get(key)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from specfit.experiments.asked import Experiment
 from specfit.experiments.by_name import method_named
-from specfit.experiments.file import Experiment
 from specfit.experiments.toml_values import ExperimentError
 from specfit.run_folder import load_failures
 from specfit.run_reading import is_marked_complete, read_header, scan

@@ -42,12 +42,13 @@ def flag(value: Any, where: str) -> bool:
     return value
 
 
-def whole(least: int) -> Check:
-    """A whole number of `least` or more."""
+def whole(least: int, most: int | None = None) -> Check:
+    """A whole number of `least` or more, up to `most`."""
+    expected = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
 
     def check(value: Any, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ExperimentError(f"{where} is {_short(value)}; expected a whole number of {least} or more")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
+            raise ExperimentError(f"{where} is {_short(value)}; expected {expected}")
         return value
 
     return check

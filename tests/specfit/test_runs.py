@@ -11,8 +11,9 @@ import specfit
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.metrics import measure
 from specfit.modelled import ModelledClock, retime
+from specfit.recording import ensure_atlas
 from specfit.run_folder import RunError, load_failures, load_run
-from specfit.runs import RouteChoice, ensure_atlas, find_runs, run_method
+from specfit.runs import RouteChoice, find_runs, run_method
 from specfit.workloads import Limits, spec_bench
 
 COST = specfit.CostModel.affine(5.0, 0.1, expert_ms=0.3)

@@ -84,6 +84,8 @@ def test_crlf_blank_lines_and_a_byte_order_mark_change_nothing(tmp_path: Path) -
         (row(1), "line 4 .* question 1 is on line 1 already"),
         (row("1"), "line 4 .* question '1' is on line 1 already"),
         (row(3, reference=float("nan")), "line 4 .* NaN"),
+        (row(3, reference=0.5).replace("0.5", "1e999"), "line 4 .* '1e999', which is too large"),
+        (row(3, reference=0.5).replace("0.5", "[" * 9999 + "]" * 9999), "line 4 .* nested too deeply"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line_in_the_file(write: Any, bad: str, named: str) -> None:

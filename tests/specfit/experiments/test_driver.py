@@ -187,7 +187,7 @@ def test_the_command_plans_runs_and_reports(tiny, tmp_path: Path, capsys: pytest
     file, out = str(toy_file(tiny, tmp_path, more='methods = ["ar", "eagle3"]')), str(tmp_path / "out")
     assert main(["experiment", file, "--out", out, "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert "ones-4-slots-ar" in printed and "3 requests, to do, unknown" in printed and "in host memory" in printed
+    assert "ones-4-slots-ar" in printed and "3 requests, to do, unknown" in printed and "of HOST memory" in printed
     assert "2 cells, 2 to do; decoding them takes unknown" in printed and not (tmp_path / "out").exists()
     assert main(["experiment", file, "--out", out, "--only", "*-ar"]) == 0
     assert main(["experiment", file, "--out", out, "--dry-run"]) == 0

@@ -44,7 +44,7 @@ def shipped(tmp_path: Path) -> Path:
 
 def test_shipped_files_are_read_and_have_the_papers_ids_and_limits(shipped: Path) -> None:
     read_all = {path.stem: read_experiment(path) for path in sorted(shipped.glob("*.toml"))}
-    assert set(read_all) == {"embedded", "slots", "paper-a100", "paper-4090"}
+    assert set(read_all) == {"ablations", "embedded", "slots", "paper-a100", "paper-4090"}
     for file, names in {"paper-a100": ("summarization", "gsm8k"), "paper-4090": ("gsm8k-4090",)}.items():
         experiment = read_all[file]
         assert experiment.calibration.protocol == "paper" and experiment.order == "method" and experiment.cleared
@@ -84,6 +84,16 @@ def test_shipped_files_are_read_and_have_the_papers_ids_and_limits(shipped: Path
         ("slots = [8]", 'slots = [8]\ntarget = "x/y"', "calibration.file is missing"),
         ("slots = [8]", 'slots = [8]\nroutes = ["head"]\nhead = "nowhere.safetensors"', "there is no file"),
         ("slots = [8]", 'slots = [8]\nhead = "nowhere.safetensors"', "routes has none of head, prior"),
+        ("slots = [8]", "slots = [8]\nthreads = 100000", "from 1 to 1024"),
+        ("slots = [8]", f"slots = [8]\nseeds = [{1 << 40}]", "whole number from 0 to"),
+        ("slots = [8]", f"slots = {'[' * 5000}", "nested too deeply"),
+        ("slots = [8]", 'slots = [8]\ntuning = "news"', "methods has none of size-only, lambda-offline"),
+        ("slots = [8]", 'slots = [8]\nmethods = ["size-only"]\ntuning = "nws"', "there is no file"),
+        (
+            "slots = [8]",
+            'slots = [8]\nmethods = ["lambda-offline"]\n[draft]\ndepth = 4',
+            "another draft (draft.depth: there 5, here 4)",
+        ),
         ('[[workload]]\nname = "w"', '[workload]\nname = "w"', "[[workload]]"),
     ],
 )
@@ -99,6 +109,8 @@ def test_what_is_wrong_is_refused_by_its_name(tmp_path: Path, old: str, new: str
     [
         ({"more": 'routes = ["atlas", "prior"]'}, "head is missing: routes 'prior' need a file"),
         ({"replaced": ("drafter = ", "device = ")}, "drafter is missing: method 'eagle3' drafts"),
+        ({"more": 'methods = ["size-only"]'}, "tuning is missing: method 'size-only' is tuned on a world"),
+        ({"more": 'methods = ["size-only"]\ntuning = "news"'}, "news was recorded with target 'embedded', and this"),
         ({"more": "cleared = true"}, "calibration.cost serves one cache"),
         (
             {"replaced": ("[calibration]", '[calibration]\nprotocol = "paper"')},

@@ -7,7 +7,8 @@ from typing import Any
 
 import specfit
 from specfit.calibrate import Calibration
-from specfit.experiments.file import Experiment, read_experiment
+from specfit.experiments.asked import Experiment
+from specfit.experiments.file import read_experiment
 from specfit.fit import Probe, fit_consecutive
 from specfit.records import RunRecord
 
