@@ -145,7 +145,7 @@ def _row_notes(run: RunRecord, metrics: RunMetrics, gain: Speedup | None) -> lis
     if metrics.drift is not None:
         notes.append(
             f"predicted {metrics.predicted_ms:.1f} ms, measured {metrics.measured_ms:.1f} ms a cycle without the "
-            f"selector ({metrics.drift:+.0%})"
+            f"selector ({round(metrics.drift, 2) + 0:+.0%})"
         )
     if metrics.warning:
         notes.append(f"WARNING: more than {DRIFT:.0%} apart, so calibrate again on this machine and settings")

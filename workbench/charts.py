@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workbench.theme import COLUMN_IN
+from workbench.mime import fitting
+from workbench.theme import COLUMN_IN, METHOD_COLOURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Series:
     mark: Literal["bars", "line", "points", "stack"] = "bars"  # stack: bars on top of the series before
     dash: bool = False
     labels: tuple[str, ...] = ()  # one a value, written at it
+    spread: tuple[tuple[float, float], ...] = ()  # one a value, the ends of its interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Panel:
     y_label: str
     series: tuple[Series, ...]
     diagonal: bool = False  # draw y = x
+    level: float | None = None  # draw y = level
     from_zero: bool = True
 
 
@@ -79,10 +82,22 @@ class Chart:
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         from workbench.paper_figures import figure_bytes
 
-        bundle = {"text/plain": repr(self), "image/svg+xml": figure_bytes(self.matplotlib(), "svg").decode()}
+        bundle = {"text/plain": repr(self), "image/svg+xml": fitting(figure_bytes(self.matplotlib(), "svg").decode())}
         if not self.empty:
             bundle["application/vnd.plotly.v1+json"] = self.plotly().to_plotly_json()
         return bundle
+
+
+def looks(panel: Panel) -> list[int]:
+    """Which shape, dash and hatch each series of the panel takes, 0 to 3: a method's own, so that it looks the same in
+    every figure, or the first that is still free."""
+    methods = list(METHOD_COLOURS.values())
+    taken: list[int] = []
+    for series in panel.series:
+        own = methods.index(series.colour) if series.colour in methods else None
+        free = [look for look in range(4) if look not in taken]
+        taken.append(own if own is not None and own not in taken else free[0] if free else len(taken) % 4)
+    return taken
 
 
 def rows_csv(rows: tuple[Mapping[str, Any], ...]) -> str:

@@ -20,7 +20,7 @@ from specfit.tree import ROOT, DraftPool
 from workbench.choices import Choice, ar_choice, choice, eagle3_choice, goes_on, node_rows, true_path
 from workbench.residency import UNKNOWN, Residency
 from workbench.theme import CELLS
-from workbench.token_text import LABEL, token_text
+from workbench.token_text import LABEL, token_text, visible
 from workbench.tree_layout import tree_layout
 
 
@@ -60,7 +60,7 @@ def cycle_data(
         "whole": token_text(cycle.root, tokens),
     }
     return {
-        "title": title,
+        "title": visible(title) if title else "",
         "root": root,
         "nodes": nodes,
         "drafted": len(cycle.pool),
@@ -195,7 +195,7 @@ def row_words(row: Choice) -> list[str]:
     elif row.misses[0] == row.misses[1]:
         misses = number(row.misses[0])
     else:
-        misses = f"{row.misses[0]}–{row.misses[1]}"
+        misses = f"{number(row.misses[0])}–{number(row.misses[1])}"
     committed = "n/a"
     if row.committed is not None:
         committed = f"{'' if row.committed[1] else '≥ '}{row.committed[0]}"

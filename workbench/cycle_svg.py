@@ -5,16 +5,19 @@ Drawn from the same values as the widget, always on its own light ground, and sm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
 
+from workbench.cycle_data import COLUMNS
 from workbench.theme import CELL_WORDS, CELLS, LIGHT, STATE_WORDS
 from workbench.tree_layout import PILL
 
-GAP, PAD, LINE = 34, 14, 17
+GAP, PAD, LINE = 34, 6, 17
+BESIDE = 640  # widest picture in which the map stands beside the tree; else below, as paper is narrow
+COLUMN_ENDS = (120, 170, 230, 310, 375, 475, 555)  # of the numbers of the table
 SANS = "system-ui, 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, 'DejaVu Sans Mono', monospace"
 MARKS = {"accepted": "✓", "rejected": "✕"}
@@ -24,20 +27,29 @@ def cycle_svg(cycle: Mapping[str, Any], shown: Mapping[str, Any], cells: np.ndar
     """The tree, the map, the comparison and the summary of `cycle_data`, `shown_data` and `cell_codes`."""
     side = cell_size(cycle["layers"], cycle["experts"])
     map_wide, map_high = side[0] * cycle["experts"] + 30, side[1] * cycle["layers"]
-    beside = cycle["width"] + GAP + map_wide <= 1250
+    beside = cycle["width"] + GAP + map_wide <= BESIDE
     map_x, map_y = (cycle["width"] + GAP, 0.0) if beside else (0.0, cycle["height"] + 2 * LINE)
-    wide = max(640.0, map_x + map_wide if beside else max(cycle["width"], map_wide))
+    wide = max(600.0, map_x + map_wide if beside else max(cycle["width"], map_wide))
     below = max(cycle["height"] + LINE, map_y + map_high + LINE)
-    parts = [_text(0, -8, cycle["title"], weight="600")] if cycle["title"] else []
+    parts = [_text(0, -8, cycle["title"][: int(wide / 7)], weight="600")] if cycle["title"] else []
     parts += [*_tree(cycle), f'<g transform="translate({map_x:g} {map_y:g})">', *_map(cycle, cells, side), "</g>"]
-    lines = [_legend(cycle, shown), _summary(cycle), *_table(shown["rows"])]
-    for row, line in enumerate(lines):
-        parts.append(_text(0, below + 6 + LINE * row, line, mono=row >= 2))
-    high = below + LINE * len(lines) + 4
-    box = f"{-PAD} {-PAD - LINE} {wide + 2 * PAD:g} {high + 2 * PAD + LINE:g}"
+    entries = [*_state_keys(cycle), *_cell_keys(shown)]
+    for keys in _legend(entries, wide):
+        parts += [f'<g transform="translate(0 {below:g})">', *keys, "</g>"]
+        below += LINE
+    below += 6
+    for line in _summary(cycle, int(wide / 7)):
+        parts.append(_text(0, below, line))
+        below += LINE
+    below += 4
+    for row, texts in enumerate([COLUMNS, *shown["rows"]]):
+        parts += _table_row(texts, below, head=not row)
+        below += LINE
+    box = f"{-PAD} {-PAD - LINE} {wide + 2 * PAD:g} {below + 2 * PAD + LINE:g}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" width="{wide + 2 * PAD:g}" '
-        f'height="{high + 2 * PAD + LINE:g}" role="img" aria-label="{_quoted(cycle["title"] or "a decode cycle")}">'
+        f'height="{below + 2 * PAD + LINE:g}" font-family="{SANS}" role="img" '
+        f'aria-label="{_quoted(cycle["title"] or "a decode cycle")}">'
         f'<rect x="{-PAD}" y="{-PAD - LINE}" width="100%" height="100%" fill="{LIGHT["page"]}"/>'
         + "".join(parts)
         + "</svg>"
@@ -123,20 +135,57 @@ def _stretches(mask: np.ndarray, *, joined: bool) -> list[tuple[int, int, int]]:
     return [(int(a[0]), int(a[1]), int(b[1] - a[1])) for a, b in zip(starts, ends, strict=True)]
 
 
-def _legend(cycle: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
-    counts = [f"{CELL_WORDS[name]}: {count}" for name, count in shown["counts"].items() if name != "idle" and count]
-    return " · ".join(counts) if counts else "no routes recorded"
+def _state_keys(cycle: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(a key's drawing, its words) of the states that the tree has."""
+    keys = []
+    for state in dict.fromkeys(["root", *(node["state"] for node in cycle["nodes"])]):
+        colour = LIGHT["ink"] if state == "root" else LIGHT[state]
+        fill = colour if state in ("root", "accepted") else LIGHT["page"]
+        dash = _dash({"left_out": "3 2", "undrafted": "1 2"}.get(state, ""))
+        keys.append((f'<rect y="-8" width="18" height="9" rx="4" fill="{fill}" stroke="{colour}"{dash}/>',
+                     STATE_WORDS[state]))  # fmt: skip
+    return keys
 
 
-def _summary(cycle: Mapping[str, Any]) -> str:
-    return " · ".join(f"{name} {value}" for name, value in cycle["summary"][:8])
-
-
-def _table(rows: list[list[str]]) -> list[str]:
+def _cell_keys(shown: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same of the kinds of experts that the map has, with their number."""
     return [
-        f"{name}: {nodes} nodes, R {r}, T {t} ms, {ratio} tokens/s expected, F {union}, misses {misses}, commits {made}"
-        for name, nodes, r, t, ratio, union, misses, made in rows
-    ]
+        (f'<rect x="7" y="-9" width="11" height="11" fill="{LIGHT[name]}"/>', f"{CELL_WORDS[name]} {count}")
+        for name, count in shown["counts"].items()
+        if name != "idle" and count
+    ] or [("", "no routes recorded")]
+
+
+def _legend(entries: list[tuple[str, str]], wide: float) -> list[list[str]]:
+    """Keys and words in as many rows as `wide` pixels need."""
+    rows: list[list[str]] = [[]]
+    x = 0.0
+    for key, words in entries:
+        needed = 24 + 7 * len(words) + 16
+        if x and x + needed > wide:
+            rows, x = [*rows, []], 0.0
+        rows[-1].append(f'<g transform="translate({x:g} 0)">{key}{_text(24, 0, words, fill=LIGHT["muted"])}</g>')
+        x += needed
+    return rows
+
+
+def _summary(cycle: Mapping[str, Any], most: int) -> list[str]:
+    """The summary in lines of at most `most` characters."""
+    lines: list[str] = []
+    for name, value in cycle["summary"]:
+        pair = f"{name} {value}"
+        if lines and len(lines[-1]) + 3 + len(pair) <= most:
+            lines[-1] += f" · {pair}"
+        else:
+            lines.append(pair)
+    return lines
+
+
+def _table_row(cells: Sequence[str], y: float, *, head: bool) -> list[str]:
+    """The name on the left, the numbers ending below each other."""
+    ink = LIGHT["muted"] if head else LIGHT["ink"]
+    ends = [_text(x, y, cell, fill=ink, end=True) for x, cell in zip(COLUMN_ENDS, cells[1:], strict=True)]
+    return [_text(0, y, cells[0], weight="600"), *ends]
 
 
 def _text(
@@ -151,8 +200,9 @@ def _text(
     weight: str = "",
 ) -> str:
     more = (' text-anchor="end"' if end else "") + (f' font-weight="{weight}"' if weight else "")
+    more += f' font-family="{MONO}"' if mono else ""
     return (
-        f'<text x="{x:g}" y="{y:g}" font-family="{MONO if mono else SANS}" font-size="{size}" fill="{fill}"{more} '
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{fill}"{more} '
         f'style="unicode-bidi:isolate">{escape(text)}</text>'
     )
 

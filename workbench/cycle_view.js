@@ -19,6 +19,7 @@ function render({ model, el }) {
   const reset = make("button", "sf-button", choices, "Back to this run's choice");
   const told = make("div", "sf-note sf-told", root);
   const summary = make("div", "sf-summary", root);
+  const wishes = makeAsk(model, notice);
   let cycle = null;
   let drawn = null;
   let picks = [];
@@ -108,9 +109,9 @@ function render({ model, el }) {
   }
 
   function choose(nodes) {
+    if (nodes.join() === picks.join()) return; // nothing to ask, so no answer to wait for
     picks = nodes; // the answer takes a moment, and the next click may come before it
-    model.set("asked", { nodes, seq: model.get("seq") });
-    model.save_changes();
+    wishes.ask({ nodes, seq: model.get("seq") });
     tree.mark(new Set(nodes), new Set(), nodes.join() !== cycle.chosen.join());
   }
 
@@ -146,13 +147,15 @@ function render({ model, el }) {
   function drawMap() {
     if (!cycle) return;
     const wide = root.clientWidth || 900;
+    tree.fit(wide - 8);
     const beside = wide - Math.max(cycle.width, 340) - 60;
     const view = model.get("cells");
     const codes = new Uint8Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
-    const room = beside >= Math.min(400, 3 * cycle.experts + GUTTER) ? beside : wide - 10;
+    const room = beside >= Math.max(320, Math.min(400, 3 * cycle.experts + GUTTER)) ? beside : wide - 10;
     states.style.maxWidth = `${Math.max(cycle.width, 340)}px`;
     cells.style.maxWidth = `${Math.max(300, Math.min(room, 700))}px`;
     map.draw(cycle.layers, cycle.experts, room, codes);
+    cells.classList.toggle("sf-shaped", map.shaped());
     map.frame.setAttribute("aria-label", `experts, ${cycle.layers} layers of ${cycle.experts}; arrow keys move`);
   }
 
@@ -163,6 +166,7 @@ function render({ model, el }) {
   model.on("change:seq", drawAll);
   drawAll();
   return () => {
+    wishes.stop();
     model.off("change:seq", drawAll);
     sizes.disconnect();
     themes.disconnect();
@@ -172,7 +176,12 @@ function render({ model, el }) {
 function drawTable(table, columns, rows) {
   table.replaceChildren();
   const head = make("tr", "", make("thead", "", table));
-  for (const name of columns) make("th", "", head, name).scope = "col";
+  table.setAttribute("aria-label", "this run's tree beside others");
+  for (const name of columns) {
+    const cell = make("th", "", head, name);
+    cell.scope = "col";
+    if (!name) cell.setAttribute("aria-label", "tree");
+  }
   const body = make("tbody", "", table);
   for (const [name, ...values] of rows) {
     const row = make("tr", name === "your tree" ? "sf-yours" : "", body);

@@ -16,3 +16,24 @@ function legend(box, entries, note) {
   }
   if (note) make("div", "sf-note", box, note);
 }
+
+const PATIENCE_MS = 4000;
+const NO_ANSWER = "The kernel does not answer: it is busy, or it was restarted and no longer knows this view. If it is idle, run this cell again.";
+
+// Sends a wish to Python, which answers by another `seq`; says so where no answer comes. Call stop() at the end.
+function makeAsk(model, notice) {
+  let waiting = null;
+  const stop = () => clearTimeout(waiting);
+  function ask(wish) {
+    stop();
+    const since = model.get("seq");
+    model.set("asked", wish);
+    model.save_changes();
+    waiting = setTimeout(() => {
+      if (model.get("seq") !== since) return;
+      notice.textContent = NO_ANSWER; // the next answer draws the notice anew
+      notice.hidden = false;
+    }, PATIENCE_MS);
+  }
+  return { ask, stop };
+}

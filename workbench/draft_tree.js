@@ -1,6 +1,7 @@
 // The draft tree as SVG: one group a node, reachable by pointer and keyboard. Text enters through textContent alone.
 const SVG = "http://www.w3.org/2000/svg";
 const PILL = 86;
+const SMALLEST = 0.8; // scale at which a node can still be read
 const STATES = {
   root: "pending token",
   accepted: "accepted",
@@ -29,8 +30,6 @@ function makeTree(box, { onPoint, onToggle, onReset }) {
     cycle = next;
     groups = new Map();
     svg.replaceChildren();
-    svg.setAttribute("width", cycle.width);
-    svg.setAttribute("height", cycle.height);
     svg.setAttribute("viewBox", `0 0 ${cycle.width} ${cycle.height}`);
     const edges = shape("g", { class: "sf-edges", "aria-hidden": "true" }, svg);
     const all = [{ ...cycle.root, id: -1, state: "root", p: 1, level: 0 }, ...cycle.nodes];
@@ -117,6 +116,13 @@ function makeTree(box, { onPoint, onToggle, onReset }) {
     event.stopPropagation();
   });
 
+  // A tree that is a little too wide shrinks to `room` pixels; a much wider one is scrolled.
+  function fit(room) {
+    const scale = Math.min(1, Math.max(SMALLEST, room / cycle.width));
+    svg.setAttribute("width", Math.floor(cycle.width * scale));
+    svg.setAttribute("height", Math.ceil(cycle.height * scale));
+  }
+
   // picked: set of node ids; path: nodes the target would accept of them; edited: they are not the run's own choice
   function mark(picked, path, edited) {
     for (const [id, group] of groups) {
@@ -136,5 +142,5 @@ function makeTree(box, { onPoint, onToggle, onReset }) {
     }
   }
 
-  return { draw, mark, light };
+  return { draw, fit, mark, light };
 }

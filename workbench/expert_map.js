@@ -9,7 +9,7 @@ function makeMap(box, { onPoint }) {
   const frame = document.createElement("div");
   frame.className = "sf-map";
   frame.tabIndex = 0;
-  frame.setAttribute("role", "img");
+  frame.setAttribute("role", "application"); // so that a screen reader leaves the arrow keys to it
   const base = document.createElement("canvas");
   const top = document.createElement("canvas");
   frame.append(base, top);
@@ -23,7 +23,7 @@ function makeMap(box, { onPoint }) {
   function readColours() {
     const style = getComputedStyle(frame);
     colours = Object.fromEntries(
-      [...CELLS, "lit", "muted"].map((key) => [key, style.getPropertyValue(`--sf-${key.replace("_", "-")}`).trim()]),
+      [...CELLS, "saved_line", "lit", "muted"].map((key) => [key, style.getPropertyValue(`--sf-${key.replace("_", "-")}`).trim()]),
     );
     colours.page = style.getPropertyValue("--jp-layout-color0").trim() || style.getPropertyValue("--sf-page").trim();
   }
@@ -46,14 +46,16 @@ function makeMap(box, { onPoint }) {
     frame.style.height = `${high}px`;
   }
 
+  const shaped = () => size.w >= 7 && size.h >= 7; // room for more than a colour
+
   function cell(pen, layer, expert, code) {
     const { w, h } = size;
     const gap = w >= 6 && h >= 6 ? 1 : w >= 4 && h >= 4 ? 0.5 : 0;
     const [x, y, wide, high] = [GUTTER + expert * w, layer * h, w - gap, h - gap];
     const name = CELLS[code];
-    pen.fillStyle = colours[name];
+    pen.fillStyle = colours[name === "saved" && shaped() ? "saved_line" : name];
     pen.fillRect(x, y, wide, high);
-    if (w < 7 || h < 7) return;
+    if (!shaped()) return;
     if (name === "miss" || name === "miss_rejected") {
       pen.fillStyle = colours.page; // a notch, so that a miss is told from a hit without colour
       pen.beginPath();
@@ -154,5 +156,5 @@ function makeMap(box, { onPoint }) {
     event.stopPropagation();
   });
 
-  return { draw, light, frame };
+  return { draw, light, frame, shaped };
 }

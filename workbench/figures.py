@@ -43,6 +43,7 @@ __all__ = [
     "union_by_size",
 ]
 
+FIXED_COLOUR = "#2f9e6e"  # dark enough for a line on white, and lighter in grey than the two beside it
 PRESSURE = {
     "decode_tps": "decode tokens per second",
     "cycle_ms": "ms per cycle",
@@ -64,7 +65,7 @@ def _throughput(workload: str, runs: Sequence[RunRecord]) -> Chart:
     for method in methods_of(runs):
         values = [found.get((method, cache)) for cache in caches]
         rates = tuple(None if metrics is None else metrics.decode_tps for metrics in values)
-        labels = tuple("" if rate is None else f"{rate:.2f}" if rate < 100 else f"{rate:.0f}" for rate in rates)
+        labels = tuple("" if rate is None else _three_digits(rate) for rate in rates)
         series.append(
             Series(method_words(method), tuple(caches), rates, colour_of(method, runs), "bars", labels=labels)
         )
@@ -82,6 +83,10 @@ def _throughput(workload: str, runs: Sequence[RunRecord]) -> Chart:
             name, title = f"figure_{place.figure}_throughput", f"Figure {place.figure}. {title}"
     wide = COLUMN_IN if len(caches) * len(series) <= 9 else PAGE_IN
     return Chart(name, title, (panel,), tuple(rows), notes, wide, about=workload)
+
+
+def _three_digits(rate: float) -> str:
+    return f"{rate:.{2 if rate < 10 else 1 if rate < 100 else 0}f}"
 
 
 def cache_pressure(runs: Iterable[Any]) -> Chart:
@@ -103,7 +108,7 @@ def figure_4b(runs: Iterable[Any]) -> Chart:
 
 def _pressure(records: list[RunRecord], keys: Sequence[str], name: str, title: str, width: float) -> Chart:
     slots = sorted({slots_of(run) for run in records}, reverse=True)
-    places = tuple("none" if count == 0 else str(count) for count in slots)
+    places = tuple("cleared" if count == 0 else str(count) for count in slots)
     groups = by_workload(records)
     found = {(workload_of(run), run.method, slots_of(run)): measure(run) for run in records}
     rows: list[Mapping[str, Any]] = [
@@ -174,16 +179,16 @@ def equation_8(runs: Iterable[Any], *, transfer_ms: float | None = None) -> Char
         }
         for parts, tau, run in found
     )
-    looks = (("fixed_ratio", "tokens per fixed ms", LIGHT["stage_commit"]),
-             ("transfer_ratio", "tokens per copy", LIGHT["miss"]),
-             ("ratio", "both: throughput", LIGHT["hit"]))  # fmt: skip
+    parts_drawn = (("fixed_ratio", "tokens per fixed ms", FIXED_COLOUR),
+                   ("transfer_ratio", "tokens per copy", LIGHT["rejected"]),
+                   ("ratio", "both: throughput", LIGHT["hit"]))  # fmt: skip
     series = tuple(
         Series(words, tuple(labels), tuple(getattr(parts, key) for parts, _, _ in found), colour, "line")
-        for key, words, colour in looks
+        for key, words, colour in parts_drawn
     )
     weights = Series("w", tuple(labels), tuple(parts.weight for parts, _, _ in found), LIGHT["muted"], "bars")
     panels = (
-        Panel("expert cache", "SpecFit over EAGLE-3", series, from_zero=False),
+        Panel("expert cache", "SpecFit over EAGLE-3", series, from_zero=False, level=1.0),
         Panel("expert cache", "w: copies' share of time", (weights,)),
     )
     about = ", ".join(by_workload(records))
@@ -193,7 +198,8 @@ def equation_8(runs: Iterable[Any], *, transfer_ms: float | None = None) -> Char
 
 def stage_times(runs: Iterable[Any]) -> Chart:
     """Where a cycle's time goes: mean milliseconds of draft, select, verify and commit, stacked."""
-    records = runs_of(runs)
+    groups = by_workload(runs_of(runs)).values()  # the cleared cache last, as in the other figures
+    records = [run for group in groups for run in sorted(group, key=lambda run: -slots_of(run))]
     names = tuple(name_among(run, records) for run in records)
     metrics = [measure(run) for run in records]
     series = tuple(

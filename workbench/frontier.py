@@ -17,14 +17,15 @@ from specfit.select import count_subtrees, legal_subtrees
 from workbench.charts import Chart, Panel, Series
 from workbench.choices import Choice, ar_choice, choice, eagle3_choice, known_routes
 from workbench.mime import widget_bundle
-from workbench.theme import LIGHT, METHOD_COLOURS
+from workbench.theme import METHOD_COLOURS
 
 DRAWN = 6_000  # points a browser draws at ease; beyond, dominated ones are thinned
 MARKS = {"AR": "square", "EAGLE-3": "diamond", "this run": "circle", "your tree": "star"}
+SIZES = {"AR": 12, "EAGLE-3": 18, "this run": 12, "your tree": 9}  # where they are one, each shows behind the next
 COLOURS = {
     "AR": METHOD_COLOURS["ar"],
     "EAGLE-3": METHOD_COLOURS["eagle3"],
-    "this run": LIGHT["accepted"],
+    "this run": "#12906f",
     "your tree": "#9257d6",
 }
 
@@ -96,12 +97,21 @@ def frontier_figure(data: dict[str, Any], marks: list[Choice], *, widget: bool =
             y=[made.reward],
             mode="markers",
             name=made.name,
-            marker={"size": 12, "symbol": MARKS[made.name], "color": COLOURS[made.name], "line": {"width": 1}},
+            marker={
+                "size": SIZES[made.name],
+                "symbol": MARKS[made.name],
+                "color": COLOURS[made.name],
+                "line": {"width": 1},
+            },
         )
-    figure.update_layout(axes("cycle time T, ms (predicted)", "expected tokens R"), height=360)
+    figure.update_layout(
+        axes("cycle time T, ms (predicted)", "expected tokens R"), height=360, legend={"entrywidth": 170}
+    )
     shortest = min([float(data["time_ms"].min()), *(made.predicted_ms for made in marks if made.predicted_ms)])
     figure.update_xaxes(range=[0.9 * shortest, longest])
-    figure.update_yaxes(range=[0.9, 1.05 * float(data["reward"].max())])
+    highest = float(data["reward"].max())
+    room = 0.07 * max(highest - 1, 0.5)
+    figure.update_yaxes(range=[1 - room, highest + room])
     return _widget(figure, frontier_chart(data, marks)) if widget else figure
 
 

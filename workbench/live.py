@@ -158,7 +158,7 @@ class LiveRun(ipywidgets.VBox):
             self.error = error
             what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             kept = f" What was decoded is saved in {self.saved.name}." if self.saved is not None else ""
-            self.controls.say(f"The run ended with an error. {visible(what)}{kept}", wrong=True)
+            self.controls.say(f"The run ended with an error: {visible(what)}{kept}", wrong=True)
         finally:
             self.controls.switch(running=False)
             if self._free_at_end:

@@ -14,7 +14,7 @@ from workbench.token_text import visible
 
 ACCURACIES = [("exact", 1.0), ("90 % right", 0.9), ("60 % right", 0.6), ("30 % right", 0.3)]
 FITTING = {"description_width": "initial"}
-WRONG = "#b34700"
+WRONG = "#cc5a10"  # reads on a light and a dark page
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class LiveControls(ipywidgets.VBox):
         self.follow.tooltip = "turn to the newest cycle; walking back lets go"
         self.progress = ipywidgets.IntProgress(value=0, min=0, max=limit, layout={"width": "220px"})
         self.status = ipywidgets.Label("Ready." if questions else "No question was given, so there is nothing to run.")
+        self.status.add_class("sf-status")
         self.start_button.disabled = not questions
         if not loads:
             self.slots.layout.display = self.link.layout.display = "none"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
+PAPER_PX = 560  # what an exported notebook has room for on A4 paper; a wider picture would be cut there
 COLAB = "Colab shows the widget after: from google.colab import output; output.enable_custom_widget_manager()"
 
 
@@ -20,7 +22,21 @@ def widget_bundle(bundle: Any, *, text: str, svg: str = "", html: str = "") -> A
         text = f"{text}\n{COLAB}"
     data = {**data, "text/plain": text}
     if svg:
-        data["image/svg+xml"] = svg
+        data["image/svg+xml"] = fitting(svg)
     if html:
         data["text/html"] = html
     return data, metadata
+
+
+def fitting(svg: str) -> str:
+    """`svg` shown no wider than a printed notebook's column; its drawing does not change."""
+    size = re.search(r'<svg [^>]*?width="([0-9.]+)(pt|)" height="([0-9.]+)(?:pt|)"', svg)
+    if size is None:
+        return svg
+    wide, high = (float(size[group]) * (4 / 3 if size[2] else 1) for group in (1, 3))
+    if wide <= PAPER_PX:
+        return svg
+    shown = re.sub(
+        'width="[^"]*" height="[^"]*"$', f'width="{PAPER_PX}" height="{high * PAPER_PX / wide:.0f}"', size[0]
+    )
+    return svg[: size.start()] + shown + svg[size.end() :]

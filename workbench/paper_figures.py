@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from workbench.charts import Chart, Panel, Series
+from workbench.charts import Chart, Panel, Series, looks
 from workbench.theme import FONT, FONT_PT, LIGHT
 
 RC: Any = {
@@ -35,7 +35,7 @@ RC: Any = {
     "text.parse_math": False,  # a name with a dollar sign is a name
 }
 HATCHES = ("", "///", "\\\\\\", "xx")  # so that bars are told apart in grey
-LINES = ("-", "--", ":", "-.")
+LINES = ("-.", "--", "-", (0, (6, 1.5)))  # AR, EAGLE-3, SpecFit, others
 SHAPES = ("o", "D", "s", "^")
 DPI = 300
 
@@ -81,7 +81,7 @@ def figure_bytes(figure: Figure, form: str) -> bytes:
 def _draw(axes: Any, panel: Panel) -> None:
     bars = [series for series in panel.series if series.mark == "bars"]
     low: list[float] = []
-    for place, series in enumerate(panel.series):
+    for place, series in zip(looks(panel), panel.series, strict=True):
         if series.mark == "bars":
             _bars(axes, series, place, bars.index(series), len(bars))
         elif series.mark == "stack":
@@ -92,6 +92,8 @@ def _draw(axes: Any, panel: Panel) -> None:
         high = max(axes.get_xlim()[1], axes.get_ylim()[1])
         axes.plot([0, high], [0, high], color=LIGHT["muted"], linewidth=0.6, linestyle=":", zorder=0)
         axes.set_xlim(left=0)
+    if panel.level is not None:
+        axes.axhline(panel.level, color=LIGHT["muted"], linewidth=0.6, linestyle=":", zorder=0)
     if panel.from_zero:
         axes.set_ylim(bottom=0)
     if any(series.labels for series in panel.series):
@@ -143,8 +145,12 @@ def _marks(axes: Any, series: Series, place: int) -> None:
         axes.plot(at, high, SHAPES[place % 4], color=series.colour, label=series.name, markersize=1.8, alpha=0.55,
                   markeredgewidth=0, rasterized=len(at) > 500)  # fmt: skip
     else:
-        axes.plot(at, high, "--" if series.dash else LINES[place % 4], marker="" if series.dash else SHAPES[place % 4],
-                  color=series.colour, label=series.name, linewidth=1.1, markersize=3)  # fmt: skip
+        dash, shape = (":", "") if series.dash else (LINES[place % 4], SHAPES[place % 4])
+        axes.plot(at, high, linestyle=dash, marker=shape, color=series.colour, label=series.name, linewidth=1.1,
+                  markersize=3)  # fmt: skip
+        if series.spread:
+            lows, highs = zip(*series.spread, strict=True)
+            axes.vlines(at, lows, highs, color=series.colour, linewidth=0.6, alpha=0.8)
     if words:
         _name_places(axes, series.x)
 

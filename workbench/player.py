@@ -39,9 +39,9 @@ class CyclePlayer(ipywidgets.VBox):
         self.sides = [
             RunSide(source, cost=cost, tokens=tokens) for source in ([run] if other is None else [run, other])
         ]
-        half = ipywidgets.Layout(flex="1 1 600px", min_width="0", overflow="visible")
+        half = ipywidgets.Layout(flex="1 1 580px", min_width="0", overflow="visible")
         columns = [ipywidgets.VBox([side.strip, side.view], layout=half) for side in self.sides]
-        row = ipywidgets.Layout(flex_flow="row wrap", overflow="visible")
+        row = ipywidgets.Layout(flex_flow="row wrap", overflow="visible", grid_gap="12px 28px")
         super().__init__([ipywidgets.HBox(columns, layout=row)], layout=ipywidgets.Layout(overflow="visible"))
         if len(self.sides) == 2:
             for side, twin in (self.sides, self.sides[::-1]):

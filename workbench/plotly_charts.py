@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.charts import Chart, Panel
+from workbench.charts import Chart, Panel, looks
 from workbench.plotly_theme import GREY, axes
 
-DASHES = ("solid", "dash", "dot", "dashdot")
-ON_SCREEN = {"#0a5f9e": "#2a80c7"}  # a shade lighter than in print: it must show on a dark page as well
+DASHES = ("dashdot", "dash", "solid", "longdash")  # of AR, EAGLE-3, SpecFit and others, as in paper_figures.py
 SHAPES = ("circle", "diamond", "square", "triangle-up")
+ON_SCREEN = {  # shades lighter than in print: they must show on a dark page as well
+    "#0a5f9e": "#2a80c7",
+    "#00765a": "#12906f",
+    "#6a3d9a": "#9257d6",
+    "#b34700": "#cc5a10",
+    "#4d4d4d": "#7a7a7a",
+    "#5c636b": "#777d85",
+}
 
 
 def plotly_figure(chart: Chart) -> Any:
@@ -18,23 +25,39 @@ def plotly_figure(chart: Chart) -> Any:
     from plotly.subplots import make_subplots
 
     figure = go.Figure() if len(chart.panels) == 1 else make_subplots(rows=1, cols=len(chart.panels))
-    look = axes("", "", height=340, title={"text": chart.title, "font": {"size": 14}})
+    told = {"text": _text(chart.notes[0]), "font": {"size": 12}} if chart.notes else {}
+    title = {
+        "text": _text(chart.title),
+        "font": {"size": 14},
+        "x": 0,
+        "xref": "paper",
+        "y": 0.97,
+        "yanchor": "top",
+        "subtitle": told,
+    }
+    look = axes("", "", height=340, title=title)
     x_axis, y_axis = look.pop("xaxis"), look.pop("yaxis")
     figure.update_layout(look, barmode="stack" if _stacked(chart) else "group")
-    figure.update_layout(margin={"t": 84}, legend={"y": 1.01})
+    figure.update_layout(margin={"t": 100 if chart.notes else 76}, legend={"y": 1.01})
     figure.update_xaxes(x_axis)
     figure.update_yaxes(y_axis)
     for number, panel in enumerate(chart.panels, start=1):
         where = {} if len(chart.panels) == 1 else {"row": 1, "col": number}
-        for place, series in enumerate(panel.series):
+        for place, series in zip(looks(panel), panel.series, strict=True):
             drawn = _bars if series.mark in ("bars", "stack") else _marks
-            shared = {"name": _text(series.name), "legendgroup": series.name, "showlegend": number == 1}
+            shared = {
+                "name": _text(series.name),
+                "legendgroup": series.name,
+                "showlegend": number == 1 and len(panel.series) > 1,
+            }
             figure.add_trace(drawn(go, series, place, shared), **where)
         if panel.diagonal and (high := _reach(panel)):
             line = {"color": GREY, "dash": "dot", "width": 1}
             figure.add_trace(
                 go.Scatter(x=[0, high], y=[0, high], mode="lines", line=line, name="equal", hoverinfo="skip"), **where
             )
+        if panel.level is not None:
+            figure.add_hline(y=panel.level, line={"color": GREY, "dash": "dot", "width": 1}, **where)
         figure.update_xaxes(title_text=panel.x_label, **where)
         figure.update_yaxes(title_text=panel.y_label, rangemode="tozero" if panel.from_zero else "normal", **where)
         if any(isinstance(x, str) for series in panel.series for x in series.x):
@@ -65,9 +88,18 @@ def _marks(go: Any, series: Any, place: int, shared: dict[str, Any]) -> Any:
             "size": 5 if points else 8,
             "opacity": 0.6 if points else 1,
         },
-        line={"color": _colour(series), "dash": "dash" if series.dash else DASHES[place % 4]},
+        line={"color": _colour(series), "dash": "dot" if series.dash else DASHES[place % 4]},
+        error_y=_error(series),
         **shared,
     )
+
+
+def _error(series: Any) -> dict[str, Any] | None:
+    if not series.spread:
+        return None
+    ends = list(zip(series.y, series.spread, strict=True))
+    up, down = [high - y for y, (_, high) in ends], [y - low for y, (low, _) in ends]
+    return {"type": "data", "array": up, "arrayminus": down, "thickness": 1, "width": 3}
 
 
 def _colour(series: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from specfit.select import prefix_tree
 from specfit.tree import ROOT
 from workbench.charts import Chart, Panel, Series
 from workbench.choices import known_routes
-from workbench.run_table import colour_of, methods_of, name_among, runs_of, timing_notes
+from workbench.run_table import colour_of, methods_of, name_among, runs_of, timing_notes, workload_of
 from workbench.theme import method_words
 
+INTERVALS = "Upright lines: 95 % intervals, as if nodes were independent; few nodes make them long."
 POINTS = 3_000  # cycles drawn in a scatter; more are thinned evenly
 
 
@@ -24,13 +26,13 @@ def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
     """Reliability of path probabilities: how often a drafted path with probability p was the target's own.
 
     With an atlas over all drafted nodes; without one over verified nodes whose parent was accepted or the root, which
-    the note says. Diagonal: perfectly calibrated.
+    the note says. Diagonal: perfectly calibrated. Upright lines: 95 % intervals.
     """
     records = runs_of(runs)
     series, rows = [], []
     bare = False
     for method in methods_of(_drafting(records)):
-        cycles = [cycle for run in records if run.method == method for _, cycle in run.cycles()]
+        cycles = _once(run for run in records if run.method == method)
         pairs = [pair for cycle in cycles for pair in path_outcomes(cycle)]
         bare |= any(cycle.truth is None for cycle in cycles)
         if not pairs:
@@ -40,17 +42,27 @@ def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
         filled = [b for b in range(bins) if (place == b).any()]
         said = tuple(float(probs[place == b].mean()) for b in filled)
         seen = tuple(float(right[place == b].mean()) for b in filled)
-        series.append(Series(method_words(method), said, seen, colour_of(method, records), "line"))
+        counts = [int((place == b).sum()) for b in filled]
+        spread = tuple(wilson(share, count) for share, count in zip(seen, counts, strict=True))
+        colour = colour_of(method, records)
+        series.append(Series(method_words(method), said, seen, colour, "line", spread=spread))
         rows += [
-            {"method": method, "path_probability": p, "share_right": s, "nodes": int((place == b).sum())}
-            for p, s, b in zip(said, seen, filled, strict=True)
+            {"method": method, "path_probability": p, "share_right": s, "low": low, "high": high, "nodes": count}
+            for p, s, (low, high), count in zip(said, seen, spread, counts, strict=True)
         ]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = (INTERVALS,) if rows else ()
     if bare:
-        notes = ("Without an atlas only verified nodes are counted, so left-out nodes are missing.",)
+        notes += ("Without an atlas only verified nodes are counted, so left-out nodes are missing.",)
     notes += () if rows else ("None of these runs drafted anything, so there are no path probabilities.",)
     panel = Panel("path probability", "share that the target takes", tuple(series), diagonal=True)
     return Chart("reliability", "Reliability of path probabilities", (panel,), tuple(rows), tuple(notes))
+
+
+def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share of `count` independent trials, 95 % for the given z."""
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    reach = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def path_outcomes(cycle: CycleRecord) -> list[tuple[float, bool]]:
@@ -85,7 +97,7 @@ def predicted_and_measured(runs: Iterable[Any]) -> Chart:
         series.append(Series(method_words(method), said, took, colour_of(method, records), "points"))
         rows += [{"run": name, "predicted_ms": p, "measured_ms": m} for name, p, m in points]
     notes = (*timing_notes(records), *(f"{name} predicted no times." for name in lacking))
-    panel = Panel("predicted ms per cycle", "measured ms", tuple(series), diagonal=True)
+    panel = Panel("predicted ms per cycle", "measured ms per cycle", tuple(series), diagonal=True)
     return Chart("predicted_measured", "Predicted and measured cycle time", (panel,), tuple(rows), notes)
 
 
@@ -120,13 +132,23 @@ def union_by_size(runs: Iterable[Any], *, most: int = 7) -> Chart:
         ]
     if chance:
         means = tuple(float(value) for value in np.mean(chance, axis=0))
-        series.append(Series("independent tokens", sizes, means, "#8c8c8c", "line", dash=True))
-        rows += [{"method": "independent", "nodes": k, "union": u} for k, u in zip(sizes, means, strict=True)]
+        series.append(Series("random routing", sizes, means, "#8c8c8c", "line", dash=True))
+        rows += [{"method": "random routing", "nodes": k, "union": u} for k, u in zip(sizes, means, strict=True)]
     notes = (
         () if rows else (f"No cycle here has routes of a whole pool of at least {most} nodes (an atlas gives them).",)
     )
     panel = Panel("draft nodes verified", "experts executed, F(S)", tuple(series))
     return Chart("union_by_size", "Experts by tree size", (panel,), tuple(rows), notes)
+
+
+def _once(runs: Iterable[RunRecord]) -> list[CycleRecord]:
+    """The runs' cycles, one of those that drafted the same at the same place: another cache is no further evidence."""
+    found = {
+        (workload_of(run), request.request_id, cycle.prefix_length, cycle.pool.parents, cycle.pool.tokens): cycle
+        for run in runs
+        for request, cycle in run.cycles()
+    }
+    return list(found.values())
 
 
 def _drafting(runs: Sequence[RunRecord]) -> list[RunRecord]:

@@ -53,7 +53,7 @@ class RunSide:
         try:
             run = run_of(source, tokens=self._tokens)
         except RunError as error:
-            self.strip.notice = self.view.notice = str(error)
+            self.strip.notice, self.view.notice = str(error), ""
             self.strip.seq += 1
             return
         self.run = run
@@ -179,6 +179,7 @@ class RunSide:
     def _asked(self, change: Any) -> None:
         asked = change["new"]
         if self.run is None:
+            self.strip.seq += 1  # an answer, though there is nothing to turn to
             return
         if "order" in asked or "question" in asked:
             self.reorder(asked.get("order", self.strip.order), int(asked.get("question", self.strip.question)))

@@ -7,6 +7,7 @@ function render({ model, el }) {
   const root = make("div", "specfit sf-strip", el);
   const notice = make("div", "sf-notice", root);
   notice.setAttribute("role", "status");
+  const wishes = makeAsk(model, notice);
   const bar = make("div", "sf-bar", root);
   const name = make("span", "sf-title", bar);
   const button = (sign, label, act) => {
@@ -33,7 +34,8 @@ function render({ model, el }) {
   place.setAttribute("aria-live", "polite");
   const canvas = make("canvas", "sf-timeline", root);
   canvas.tabIndex = 0;
-  canvas.setAttribute("role", "img");
+  canvas.setAttribute("role", "slider");
+  canvas.setAttribute("aria-valuemin", "1");
   canvas.setAttribute("aria-label", "timeline of stage times; arrow keys move from cycle to cycle");
   const keys = make("div", "sf-legend", root);
   const prompt = make("details", "sf-prompt", root);
@@ -60,8 +62,7 @@ function render({ model, el }) {
   function ask(wish) {
     stop();
     wanted = null;
-    model.set("asked", { ...wish, nth: Math.random() }); // the same wish twice is two wishes
-    model.save_changes();
+    wishes.ask({ ...wish, nth: Math.random() }); // the same wish twice is two wishes
   }
 
   function go(to) {
@@ -69,8 +70,7 @@ function render({ model, el }) {
     if (!count || next === at) return;
     at = wanted = next;
     follow();
-    model.set("asked", { at, nth: Math.random() });
-    model.save_changes();
+    wishes.ask({ at, nth: Math.random() });
   }
 
   function start() {
@@ -179,7 +179,9 @@ function render({ model, el }) {
     slider.disabled = count < 2;
     const label = model.get("labels")[at] ?? "";
     place.textContent = count ? `${at + 1} of ${count}: ${label}` : "no cycle to show";
-    slider.setAttribute("aria-valuetext", place.textContent);
+    for (const box of [slider, canvas]) box.setAttribute("aria-valuetext", place.textContent);
+    canvas.setAttribute("aria-valuemax", count);
+    canvas.setAttribute("aria-valuenow", at + 1);
     let first = null;
     for (const span of spans) {
       const now = span.dataset.at === String(at);
@@ -206,6 +208,8 @@ function render({ model, el }) {
     order.value = model.get("order");
     if (wanted === null || wanted === model.get("at")) [at, wanted] = [model.get("at"), null];
     drawTimeline();
+    bar.hidden = !count && order.value === "all" && question.value === "-1"; // nothing to walk through, nor to undo
+    for (const part of [canvas, keys, place]) part.hidden = !count;
     if (drawnText !== model.get("text")) drawText();
     drawnText = model.get("text");
     follow();
@@ -267,6 +271,7 @@ function render({ model, el }) {
   draw();
   return () => {
     stop();
+    wishes.stop();
     model.off("change:seq", draw);
     sizes.disconnect();
     themes.disconnect();

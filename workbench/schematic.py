@@ -11,9 +11,8 @@ import numpy as np
 from specfit.records import CycleRecord
 from workbench.charts import rows_csv
 from workbench.cycle_data import cell_codes, cycle_data
+from workbench.mime import fitting
 from workbench.residency import UNKNOWN, Residency
-from workbench.theme import CELL_WORDS, CELLS, LIGHT, PAGE_IN, STATE_WORDS
-from workbench.tree_layout import PILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,9 @@ class Schematic:
 
     def matplotlib(self) -> Any:
         """A page-wide matplotlib Figure."""
-        import matplotlib
-        from matplotlib.figure import Figure
+        from workbench.schematic_drawing import drawn
 
-        from workbench.paper_figures import RC
-
-        with matplotlib.rc_context(RC):
-            figure = Figure(figsize=(PAGE_IN, 2.9), layout="constrained")
-            tree, experts = figure.subplots(1, 2, width_ratios=(1.45, 1))
-            _draw_tree(tree, self.cycle)
-            _draw_map(experts, self.cycle, self.cells)
-            return figure
+        return drawn(self.cycle, self.cells)
 
     def __repr__(self) -> str:
         return f"Schematic({self.title}, {len(self.cycle['nodes'])} nodes)"
@@ -58,7 +49,7 @@ class Schematic:
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         from workbench.paper_figures import figure_bytes
 
-        return {"text/plain": repr(self), "image/svg+xml": figure_bytes(self.matplotlib(), "svg").decode()}
+        return {"text/plain": repr(self), "image/svg+xml": fitting(figure_bytes(self.matplotlib(), "svg").decode())}
 
 
 def schematic(
@@ -72,74 +63,3 @@ def schematic(
     return Schematic(
         "figure_1_cycle", title, cycle_data(cycle, tokens=tokens), cell_codes(cycle, cycle.selection.nodes, residency)
     )
-
-
-def _draw_tree(axes: Any, cycle: Mapping[str, Any]) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    places = {-1: cycle["root"], **{node["id"]: node for node in cycle["nodes"]}}
-    high = cycle["pill"]
-    for node in cycle["nodes"]:
-        up = places[node["parent"]]
-        kept = node["state"] in ("accepted", "rejected")
-        axes.plot(
-            [up["x"] + PILL, node["x"]],
-            [up["y"], node["y"]],
-            color=LIGHT[node["state"]] if kept else LIGHT["line"],
-            linewidth=1.4 if node["state"] == "accepted" else 0.7,
-            linestyle="-" if kept else (0, (3, 2)),
-            zorder=1,
-        )
-    for node in ({**cycle["root"], "state": "root", "p": None}, *cycle["nodes"]):
-        state = node["state"]
-        fill = {"root": LIGHT["ink"], "accepted": LIGHT["accepted"]}.get(state, LIGHT["page"])
-        axes.add_patch(
-            FancyBboxPatch(
-                (node["x"], node["y"] - high / 2), PILL, high, boxstyle="round,pad=0,rounding_size=5", facecolor=fill,
-                edgecolor=LIGHT["ink"] if state == "root" else LIGHT[state],
-                linewidth=0.8, linestyle="-" if state in ("root", "accepted", "rejected") else (0, (3, 2)), zorder=2,
-            )
-        )  # fmt: skip
-        ink = LIGHT["page"] if state in ("root", "accepted") else LIGHT["ink" if state == "rejected" else "muted"]
-        text = node["text"] if node["p"] is None else f"{node['text']}  {node['p']:.2f}"
-        axes.text(node["x"] + PILL / 2, node["y"], text, ha="center", va="center", color=ink, fontsize=5, zorder=3)
-    axes.set_xlim(0, cycle["width"])
-    axes.set_ylim(cycle["height"] + 4, -4)
-    axes.set_axis_off()
-    said = dict(cycle["summary"])
-    axes.set_title(
-        f"draft {said['draft']}, select {said['select']}: R = {said['R expected']}, T = {said['T predicted']}",
-        fontsize=6.5,
-    )
-    drawn = {node["state"] for node in cycle["nodes"]}
-    handles = [
-        _key(LIGHT[state], STATE_WORDS[state], filled=state == "accepted") for state in STATE_WORDS if state in drawn
-    ]
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=4, fontsize=5, handlelength=1.2)
-
-
-def _draw_map(axes: Any, cycle: Mapping[str, Any], cells: np.ndarray) -> None:
-    from matplotlib.colors import ListedColormap
-
-    grid = cells.reshape(cycle["layers"], cycle["experts"]) if cycle["layers"] else np.zeros((1, 1))
-    axes.imshow(
-        grid, cmap=ListedColormap([LIGHT[name] for name in CELLS]), vmin=-0.5, vmax=len(CELLS) - 0.5, aspect="auto",
-        interpolation="nearest",
-    )  # fmt: skip
-    axes.locator_params(integer=True)
-    axes.set_xlabel("expert")
-    axes.set_ylabel("MoE layer")
-    said = dict(cycle["summary"])
-    axes.set_title(f"verify {said['verify']}: {said['D executed']} experts, {said['misses']} copied", fontsize=6.5)
-    present = [CELLS[code] for code in np.unique(cells) if code]
-    handles = [_key(LIGHT[name], CELL_WORDS[name], filled=True) for name in present]
-    if handles:
-        axes.legend(
-            handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=5, handlelength=1.0
-        )
-
-
-def _key(colour: str, words: str, *, filled: bool) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(facecolor=colour if filled else "none", edgecolor=colour, label=words)

@@ -46,6 +46,7 @@ LIGHT = {
     "miss_rejected": "#f7c39a",
     "ran_rejected": "#c3bcd9",
     "saved": "#a3dbb5",
+    "saved_line": "#2f9e6e",  # where a saved expert is an outline
     "lit": "#111111",
     "even": "#dcebf7",
     "odd": "#fbe6d6",
@@ -73,6 +74,7 @@ DARK = {
     "miss_rejected": "#84491f",
     "ran_rejected": "#544c75",
     "saved": "#1f6347",
+    "saved_line": "#2fa574",
     "lit": "#ffffff",
     "even": "#183246",
     "odd": "#43291a",

@@ -15,6 +15,7 @@ from specfit.objective import CostModel, CycleState
 from specfit.select import PrefixPolicy, corner, count_subtrees, legal_subtrees, select_exact, upper_envelope
 from specfit.theory import NestedCuts, Proposition1, envelopes, find_clique
 from specfit.tree import DraftPool
+from workbench.plotly_still import pictured
 from workbench.plotly_theme import GREY, axes
 from workbench.theme import METHOD_COLOURS
 
@@ -92,7 +93,9 @@ def frontier(state: CycleState, cost: CostModel, *, max_nodes: int = 7) -> Any:
         )
     figure.update_layout(_layout("cycle time T, ms", "expected tokens R", height=430))
     figure.update_yaxes(range=[0.95 * min(data["reward"]), 1.06 * max(data["reward"])])
-    return figure
+    return pictured(
+        figure, f"Frontier({data['subtrees']} legal subtrees, SpecFit takes {len(data['picks']['SpecFit'][2])} nodes)"
+    )
 
 
 def leaving_prices(cuts: NestedCuts, pool: DraftPool) -> list[float | None]:
@@ -131,10 +134,11 @@ def nested_cuts_figure(cuts: NestedCuts, pool: DraftPool) -> Any:
         line={"color": OTHER, "dash": "dot"},
         annotation_text="largest R/T",
         annotation_position="bottom right",
+        annotation_xshift=4,
     )
     figure.update_layout(_layout("in the cut up to this price of time, tokens per second", "", height=460))
     figure.update_layout(margin={"l": 200, "r": 20, "t": 40, "b": 50})
-    return figure
+    return pictured(figure, f"NestedCuts({len(cuts.cuts)} cuts of {len(pool)} nodes)")
 
 
 def bound_data(theory: Proposition1) -> dict[str, Any]:
@@ -166,18 +170,19 @@ def bound_figure(theory: Proposition1) -> Any:
     )
     figure.add_vline(x=1, line={"color": OTHER, "dash": "dot"})
     figure.add_hline(y=0, line={"color": GREY, "width": 1})
-    figure.update_layout(_layout("the cycle's largest ratio / lambda*", "T(S*) - T(S^), ms", height=360))
+    figure.update_layout(_layout("the cycle's largest ratio / lambda*", "T(S*) - T(S^), extra ms", height=360))
     figure.update_layout(
         title={
             "text": f"gap {data['gap_percent']:.2f} %, bound {data['bound_percent']:.2f} % of lambda*; "
-            f"S* differs in {data['differing_percent']:.0f} % of cycles",
+            f"S* differs in {data['differing_percent']:.0f} % of cycles (blue)",
             "font": {"size": 14},
             "x": 0.02,
             "xanchor": "left",
         },
         margin={"l": 60, "r": 20, "t": 50, "b": 50},
     )
-    return figure
+    gaps = f"gap {data['gap_percent']:.2f} %, bound {data['bound_percent']:.2f} %"
+    return pictured(figure, f"Proposition1({len(theory.terms)} cycles, {gaps})")
 
 
 def h_figure(states: Iterable[CycleState], cost: CostModel, *, points: int = 41) -> Any:
@@ -199,10 +204,15 @@ def h_figure(states: Iterable[CycleState], cost: CostModel, *, points: int = 41)
         showlegend=False,
     )
     shown = float(f"{1000 * best:.6g}")
-    figure.add_vline(x=shown, line={"color": OTHER, "dash": "dot"}, annotation_text=f"lambda* = {shown:.2f} tokens/s")
+    figure.add_vline(
+        x=shown,
+        line={"color": OTHER, "dash": "dot"},
+        annotation_text=f"lambda* = {shown:.2f} tokens/s",
+        annotation_xshift=4,
+    )
     figure.add_hline(y=0, line={"color": GREY, "width": 1})
     figure.update_layout(_layout("price of time lambda, tokens per second", "h(lambda), tokens", height=340))
-    return figure
+    return pictured(figure, f"H(lambda* = {shown:.2f} tokens/s)")
 
 
 def clique_figure(vertices: Sequence[Hashable], edges: Sequence[tuple[Hashable, Hashable]], r: int) -> Any:
@@ -239,7 +249,7 @@ def clique_figure(vertices: Sequence[Hashable], edges: Sequence[tuple[Hashable, 
     )
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, scaleanchor="x")
-    return figure
+    return pictured(figure, f"Clique({said})")
 
 
 def _layout(x: str, y: str, *, height: int) -> dict[str, Any]:

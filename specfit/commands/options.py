@@ -42,8 +42,15 @@ def pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-pool", type=positive, default=18, help="drafted nodes at most (18)")
     parser.add_argument("--device", help="cpu, cuda, ... (CUDA if there is one and the link is not emulated)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on a CPU, else as stored")
+    experts(parser)
     parser.set_defaults(slots=None, device_memory=None, cleared=False, link_ms=None)  # of commands without them
     threads(parser)
+
+
+def experts(parser: argparse.ArgumentParser) -> None:
+    """Where the host's experts lie."""
+    text = "in host memory, or on a CPU left in their files, for a model larger than that (memory)"
+    parser.add_argument("--experts", choices=["memory", "mapped"], default="memory", help=text)
 
 
 def room(parser: argparse.ArgumentParser) -> None:

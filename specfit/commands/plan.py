@@ -22,9 +22,7 @@ def add(commands: Any) -> None:
     plan.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on a CPU, else as stored")
     plan.add_argument("--context", type=add_options.positive, metavar="N", help="tokens of prompt and answer (4096)")
     plan.add_argument("--drafter", metavar="DIR", help="a drafter's folder, to be counted as well")
-    plan.add_argument(
-        "--experts", choices=["memory", "mapped"], default="memory", help="mapped: left in their files, for a CPU"
-    )
+    add_options.experts(plan)
     plan.set_defaults(command=_plan)
 
 

@@ -70,6 +70,7 @@ def make_engine(options: argparse.Namespace) -> Engine:
         device_memory=options.device_memory,
         cleared=options.cleared,
         link=options.link_ms,
+        experts=options.experts,
         **_model(options),
     )
 
@@ -79,9 +80,13 @@ def make_atlas(options: argparse.Namespace, workload: Workload, path: Path) -> A
     from specfit.engine.engine import load_engine
 
     def resident() -> Engine:
-        memory = options.device_memory
         return load_engine(
-            options.target, drafter=options.drafter, device_memory=memory, self_test=False, **_model(options)
+            options.target,
+            drafter=options.drafter,
+            device_memory=options.device_memory,
+            experts=options.experts,
+            self_test=False,
+            **_model(options),
         )
 
     with no_empty_folders(path.parent), bar(f"atlas {workload.name}", len(workload.questions)) as step:

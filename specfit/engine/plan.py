@@ -220,7 +220,9 @@ def check_experts(experts: str, device: torch.device) -> bool:
     if experts not in ("memory", "mapped"):
         raise ValueError(f"experts {experts!r} is unknown; choose memory or mapped")
     if experts == "mapped" and device.type != "cpu":
-        raise ValueError('experts="mapped" serves a CPU only: copies to a GPU come from pinned memory; leave it out')
+        raise ValueError(
+            'experts="mapped" serves a CPU only: copies to a GPU come from pinned memory; take the CPU, or leave it out'
+        )
     return experts == "mapped"
 
 

@@ -68,7 +68,7 @@ def test_an_error_is_a_sentence(lab):
         "live = LiveRun(ToyEngine(fails=ValueError('the prompt is <b>too</b> long')), ['x'], cost=TOY_COST)\nlive",
     ).run_all()
     lab.page.get_by_role("button", name="Start", exact=True).click()
-    lab.page.get_by_text("The run ended with an error. the prompt is <b>too</b> long").wait_for()
+    lab.page.get_by_text("The run ended with an error: the prompt is <b>too</b> long").wait_for()
 
 
 def test_the_kernel_restarts_in_the_middle_of_a_run(page):

@@ -100,6 +100,13 @@ def test_no_run_is_a_sentence_where_the_person_looks(lab):
     assert "no run folder" in lab.page.locator(".sf-strip .sf-notice").inner_text()
 
 
+def test_a_kernel_that_was_restarted_is_a_sentence_and_not_a_view_out_of_step(page):
+    page.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    page.page.wait_for_timeout(1000)
+    page.page.get_by_role("button", name="one cycle on").click()
+    page.page.locator(".sf-strip .sf-notice", has_text="The kernel does not answer").wait_for()
+
+
 def test_a_saved_notebook_and_an_html_export_show_the_picture(page, folder):
     page.command("docmanager:save")
     page.page.wait_for_timeout(1000)

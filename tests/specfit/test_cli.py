@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specfit.cli import main
-from specfit.run_folder import save_run
+from specfit.run_folder import load_run, save_run
 from tests.specfit.run_records import dice_run
 
 
@@ -53,6 +53,18 @@ def test_run_and_report(tiny, configuration, tmp_path: Path, capsys) -> None:
     other.write_text('{"question_id": 9, "category": "one", "turns": ["t1"]}')
     assert main([*command, "--category", "one", "--calibration-questions", str(other)]) == 2
     assert "fitted with prompts 1, 2, 3, and the file's are 9" in said(capsys)
+
+
+def test_experts_may_stay_in_their_files(tiny, configuration, tmp_path: Path) -> None:
+    asked = ["--workload", str(tiny.questions), "--category", "one", "--method", "eagle3", "--slots", "4"]
+    answers = []
+    for experts in ("memory", "mapped"):
+        out = tmp_path / experts
+        assert main(["run", *configuration, *asked, "--experts", experts, "--out", str(out)]) == 0
+        run = load_run(out / "eagle3")
+        assert run.settings.get("experts", "memory") == experts
+        answers.append([request.output_tokens for request in run.requests])
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(

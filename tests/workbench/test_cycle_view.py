@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import weakref
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from tests.workbench.worlds import COST, ODD, cycle_of, word
 from workbench.cycle_data import cell_codes, cycle_data, number, shown_data
 from workbench.cycle_view import CycleView
 from workbench.frontier import frontier_data
+from workbench.mime import PAPER_PX
 from workbench.residency import Residency, residency_in
 from workbench.theme import CELLS
 
@@ -153,12 +155,34 @@ def test_the_repr_is_stable_and_the_bundle_has_a_picture():
 @pytest.mark.parametrize("atlas", [True, False])
 def test_hostile_texts_are_text_in_the_picture(atlas):
     cycle = cycle_of(60, layers=4, atlas=atlas)
-    view = CycleView(cycle, tokens=ODD, cost=COST, title='<script>"&\u202e')
+    view = CycleView(cycle, tokens=ODD, cost=COST, title='<script>"&\u202e\0')
     tree = ElementTree.fromstring(view.svg())
     tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
     assert tags <= {"svg", "g", "rect", "path", "text", "title"}
     assert not any(name.startswith("on") or "href" in name for element in tree.iter() for name in element.attrib)
     json.dumps(view.cycle, allow_nan=False).encode("utf-8")
+
+
+@pytest.mark.parametrize("nodes,layers", [(0, 1), (18, 12), (60, 94)])
+def test_no_text_of_the_picture_leaves_it_and_a_page_shows_it_whole(nodes, layers):
+    view = CycleView(cycle_of(nodes, layers=layers), cost=COST, title="a title " * 60)
+    picture = ElementTree.fromstring(view.svg())
+    left, _, wide, high = map(float, picture.get("viewBox").split())
+
+    def check(element, x, y):
+        move = re.match(r"translate\(([-\d.]+) ([-\d.]+)\)", element.get("transform", "")) or (0, 0, 0)
+        x, y = x + float(move[1]), y + float(move[2])
+        if element.tag.endswith("text"):
+            start, size = x + float(element.get("x")), 0.55 * float(element.get("font-size")) * len(element.text or "")
+            assert left <= start - (size if element.get("text-anchor") else 0)
+            assert start + (0 if element.get("text-anchor") else size) <= left + wide
+            assert y + float(element.get("y")) < high
+        for child in element:
+            check(child, x, y)
+
+    check(picture, 0, 0)
+    shown = ElementTree.fromstring(view._repr_mimebundle_()[0]["image/svg+xml"])
+    assert float(shown.get("width")) <= PAPER_PX and shown.get("viewBox") == picture.get("viewBox")
 
 
 def test_the_picture_of_a_large_cycle_is_small():

@@ -5,12 +5,17 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from specfit.calibrate import Calibration
+from specfit.fit import Probe, fit_consecutive
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.metrics import copy_ms, decompose, measure
 from specfit.run_folder import save_run
 from tests.toys import TOY_COST, toy_run
 from workbench import figures
+from workbench.calibration_figures import residuals
+from workbench.charts import looks
 from workbench.paper_place import PLACES, place_of, table_rows
+from workbench.pool_figures import wilson
 from workbench.tables import run_tables, theory_table
 
 
@@ -40,7 +45,7 @@ def test_one_throughput_chart_a_workload():
 def test_cache_pressure_orders_slots_and_puts_the_cleared_cache_last():
     cleared = with_cost(toy_run(SPECFIT), cleared=True)
     chart = figures.cache_pressure([*RUNS, cleared])
-    assert chart.panels[0].series[2].x == ("8", "4", "none")
+    assert chart.panels[0].series[2].x == ("8", "4", "cleared")
     assert "several" in " ".join(figures.cache_pressure(RUNS[:3]).notes)
 
 
@@ -131,6 +136,29 @@ def test_reliability_counts_every_drafted_node_once():
     chart = figures.reliability([bare])
     assert "left-out nodes are missing" in " ".join(chart.notes)
     assert sum(row["nodes"] for row in chart.rows) == sum(len(c.selection.nodes) for _, c in RUNS[2].cycles())
+    twice = figures.reliability([RUNS[1], with_cost(toy_run(EAGLE3, slots=4))])  # another cache, the same drafts
+    assert twice.rows == figures.reliability(RUNS[1:2]).rows
+
+
+def test_intervals_are_wilsons():
+    assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson(1.0, 1) == pytest.approx((0.2065, 1.0), abs=1e-4) and wilson(0.0, 4)[0] == 0
+
+
+def test_a_method_looks_the_same_in_every_figure_and_no_two_series_alike():
+    alone, three = figures.figure_4a(RUNS[1:3]).panels[0], figures.figure_4a(RUNS).panels[0]
+    assert looks(alone) == looks(three)[1:]
+    other = [with_cost(toy_run(SPECFIT, slots=slots), workload="other") for slots in (8, 4)]
+    mixed = looks(figures.figure_4a([RUNS[2], RUNS[5], *other]).panels[0])
+    assert len(mixed) == len(set(mixed)) == 2
+
+
+def test_residuals_are_drawn_in_the_order_of_the_probes():
+    fit = fit_consecutive([Probe(k, k % 3, 40 + 7 * k * k, 9.0 + k + k % 2) for k in range(8)] * 2)
+    kept = Calibration.of(fit, protocol="consecutive", settings={}, prompts=["a"])
+    chart = residuals(kept)
+    assert chart.panels[0].series[0].y == fit.residuals_ms and chart.panels[0].level == 0
+    assert "without its residuals" in residuals(replace(kept, residuals_ms=())).notes[0]
 
 
 def test_path_outcomes_agree_with_the_accepted_path():

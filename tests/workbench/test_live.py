@@ -117,7 +117,7 @@ def test_a_folder_that_takes_nothing_is_a_sentence(tmp_path):
     live = live_run(folder=tmp_path / "file")
     live.start()
     assert live.wait(30)
-    assert live.controls.status.value.startswith("The run ended with an error.") and live.saved is None
+    assert live.controls.status.value.startswith("The run ended with an error: ") and live.saved is None
     assert live.run.complete  # it is on the screen all the same
     live.close()
 
@@ -136,7 +136,7 @@ def test_an_error_is_a_sentence_in_the_widget(error):
     live = live_run(ToyEngine(fails=error))
     live.start()
     live.wait(10)
-    assert live.controls.status.value.startswith("The run ended with an error.")
+    assert live.controls.status.value.startswith("The run ended with an error: ")
     assert "Traceback" not in live.controls.status.value and "\u202e" not in live.controls.status.value
     assert live.error is error and not live.controls.start_button.disabled
     live.close()

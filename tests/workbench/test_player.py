@@ -108,7 +108,7 @@ def test_what_is_no_run_shows_as_a_sentence(source, tmp_path):
     player = CyclePlayer(str(tmp_path / source) if isinstance(source, str) else source or [])
     notice = player.sides[0].strip.notice
     assert len(notice) > 20 and "Traceback" not in notice and player.cycle is None
-    assert player.view.notice == notice
+    assert not player.view.notice  # once is enough
     player.filter("ar")
     assert player.sides[0].strip.notice == notice
     repr(player), player._repr_mimebundle_()

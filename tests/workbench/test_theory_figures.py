@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from specfit.objective import CostModel
 from specfit.theory import nested_cuts, proposition_1, sample_state
@@ -71,3 +73,19 @@ def test_the_clique_is_named(r: int, said: str) -> None:
     figure = figures.clique_figure("abcd", [("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")], r)
     assert figure.layout.title.text == said
     assert not any(math.isinf(x) for trace in figure.data for x in trace.x if x is not None)
+
+
+def test_a_page_without_plotly_gets_a_picture_and_nothing_from_the_network() -> None:
+    state = small_grown_state(2)
+    made = [
+        figures.frontier(state, COST),
+        figures.nested_cuts_figure(nested_cuts(state, COST), state.pool),
+        figures.bound_figure(proposition_1([small_grown_state(seed) for seed in range(4)], COST)),
+        figures.clique_figure("abc", [("a", "b"), ("b", "c")], 2),
+    ]
+    for figure in made:
+        data, _ = DisplayFormatter().format(figure)
+        assert set(data) == {"text/plain", "image/svg+xml", "application/vnd.plotly.v1+json"}
+        assert data["text/plain"] == repr(figure) and "0x" not in repr(figure)
+        ElementTree.fromstring(data["image/svg+xml"])
+        assert data["image/svg+xml"] == figure._repr_mimebundle_()["image/svg+xml"]

@@ -230,6 +230,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main([*command, "--device-memory", "500KB", "--slots", "0.75"]) == 2
     printed = capsys.readouterr()
     assert "6 expert slots" in printed.out and "GPU memory" in printed.err and printed.err.count("\n") == 1
+    assert main([*command, "--device", "cpu", "--experts", "mapped"]) == 0
+    assert "stay in their files" in capsys.readouterr().out
+    assert main([*command, "--experts", "mapped"]) == 2
+    assert "take the CPU, or leave it out" in capsys.readouterr().err
     assert main([*command, "--device-memory", "a lot"]) == 2
     assert "'a lot' is no amount of memory" in capsys.readouterr().err
     assert main(["plan", "./nowhere"]) == 2
