@@ -37,7 +37,7 @@ BOUNDARIES = (0, 4, 8)  # cycles after which the paper's protocol probes a promp
 REPEATS = 2
 CYCLES, DROPPED = 200, 8  # of the consecutive protocol; the first meet an empty cache
 # A cycle time depends on these settings; coefficients made with others are refused.
-BINDING = ("target", "drafter", "draft", "dtype", "device", "slots_per_layer", "cleared", "link", "kernel")
+BINDING = ("target", "drafter", "draft", "dtype", "device", "slots_per_layer", "cleared", "link", "kernel", "experts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         _complain(_sentence(error))
         return 2
-    except RecursionError:
-        _complain("a JSON file that was given is nested too deeply to be read; write it flat")
-        return 2
     except (MemoryError, RuntimeError) as error:
         if (
             not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError"
@@ -79,14 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _complain(f"out of memory: {_sentence(error)[:200]}; take fewer slots or shorter text")
         return 2
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, _Terminated) as error:
         _complain("stopped; what is finished is kept, and the same command goes on from there")
         return 128 + (signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT)
     return 0
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as a scheduler sends it before it kills: it ends like Ctrl-C."""
+class _Terminated(BaseException):
+    """SIGTERM, as a scheduler sends it before it kills: it ends like Ctrl-C, and ends a chat, which Ctrl-C does not."""
 
 
 def _terminated(number: int, frame: object) -> NoReturn:

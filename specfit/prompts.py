@@ -7,7 +7,7 @@ guessed: the rendered text is kept beside the ids, and the template's hash, so t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,13 +69,15 @@ def one_row(prompt: Any) -> list[Any]:
 
     Raises PromptError for several rows, an encoding without ids, or something that holds nothing.
     """
-    if isinstance(prompt, Mapping) or hasattr(prompt, "input_ids"):
+    if isinstance(prompt, Mapping):
         if "input_ids" not in prompt:
             raise PromptError(f"the prompt is a mapping of {', '.join(map(str, prompt))}; expected input_ids in it")
         prompt = prompt["input_ids"]
+    elif hasattr(prompt, "input_ids"):
+        prompt = prompt.input_ids
     if hasattr(prompt, "tolist"):
         prompt = prompt.tolist()
-    if not isinstance(prompt, Iterable):
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray | Set):
         raise PromptError(f"a prompt is a text, messages (role, content) or token ids; got a {type(prompt).__name__}")
     items = list(prompt)
     if items and isinstance(items[0], list | tuple):

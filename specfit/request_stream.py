@@ -81,7 +81,7 @@ class RequestStream:
                     self._engine.tokenizer, turn_messages(question, turn, said, raw=self._raw), raw=self._raw
                 )
                 room = self._engine.room(prompt.ids, self._workload.limits.new_tokens(len(prompt.ids)))
-                self._engine.check_prompt(prompt.ids, room)
+                self._engine.check_prompt(prompt.ids, room, drafts=self._decode["method"].max_nodes > 0)
             except ValueError as error:
                 self._note_failure(request_id, error)
                 return  # later turns need this one's answer

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from specfit.safe_files import new_folder
 
@@ -32,10 +33,8 @@ def output_file(path: Path, *, new: bool = True) -> Iterator[None]:
     if new and path.exists():
         raise ValueError(f"{path} is there already; give another --out, or move it away")
     with no_empty_folders(path.parent):
-        probe = path.with_name(f"{path.name}.new")  # as `replace_file` calls it
-        with open(probe, "ab"):  # a folder that takes no files says so now
+        with TemporaryFile(dir=path.parent):  # a folder that takes no files says so now
             pass
-        probe.unlink()
         yield
 
 

@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 
 from specfit.engine.aux_layers import Shapes, check_feature_width, read_aux_ids
 from specfit.engine.checkpoint_files import CheckpointError, refuse_quantized, some
-from specfit.engine.drafter_keys import READ, check_kinds, unknown_eagle_keys, unknown_keys
+from specfit.engine.drafter_keys import check_kinds, unknown_eagle_keys, unknown_keys
 from specfit.engine.drafter_rope import read_rope
 from specfit.engine.eagle3 import Eagle3Config
 from specfit.engine.target_facts import TargetFacts, is_number, whole
@@ -36,6 +36,9 @@ class Overrides:
 # Other kinds of drafters, by what their trainers call them; a shared layout would make some look like an EAGLE-3 head.
 OTHER_HEADS = re.compile(r"DFlash|DSpark|Domino|PEagle|PEAGLE|Medusa|Hydra|NextN|MTP")
 
+# Around a `text_config`: what says nothing about the head. All else there counts as if it stood inside.
+OTHER_SENSES = re.compile(r"(text|vision|audio)_config|(image|video|audio|vision|mm|boi|eoi|boa|eoa)_\w+")
+
 
 @dataclass(frozen=True, slots=True)
 class HeadPlan:
@@ -50,7 +53,7 @@ def unwrapped(raw: Mapping) -> Mapping:
     text = raw.get("text_config")
     if not isinstance(text, Mapping) or raw.get("hidden_size") is not None or raw.get("transformer_layer_config"):
         return raw
-    outer = {key: value for key, value in raw.items() if key in READ and value is not None}
+    outer = {key: value for key, value in raw.items() if value is not None and not OTHER_SENSES.fullmatch(key)}
     return {**text, **outer, "model_type": text.get("model_type")}
 
 

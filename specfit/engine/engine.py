@@ -113,9 +113,7 @@ class Engine:
         """
         method, ids = as_method(method, cost), self.encode(prompt)
         check_limits(max_new_tokens, min_new_tokens)
-        self.check_prompt(ids, max_new_tokens)
-        if method.max_nodes > 0:
-            check_one_rope(self.target.config, prompt=len(ids), new=max_new_tokens)
+        self.check_prompt(ids, max_new_tokens, drafts=method.max_nodes > 0)
         if cost is None:
             if method.uses_routes:
                 raise ValueError(f"method {method.name!r} needs cost coefficients; fit them with `specfit calibrate`")
@@ -186,8 +184,11 @@ class Engine:
         if self.target is None:
             raise ValueError("this engine is closed and its memory given back; load it again")
 
-    def check_prompt(self, ids: Sequence[int], max_new_tokens: int) -> None:
-        """ValueError for a prompt that with its limit passes the context, or a token outside the vocabulary."""
+    def check_prompt(self, ids: Sequence[int], max_new_tokens: int, *, drafts: bool = False) -> None:
+        """ValueError for a prompt that with its limit passes the context, or a token outside the vocabulary.
+
+        drafts: and for a text that would take drafted trees past the point where rotary frequencies change.
+        """
         self.check_open()
         config = self.target.config
         context = getattr(config, "max_position_embeddings", None)
@@ -199,6 +200,8 @@ class Engine:
         wrong = next((token for token in ids if not 0 <= token < config.vocab_size), None)
         if wrong is not None:
             raise ValueError(f"token {wrong} is outside the target's vocabulary of {config.vocab_size}")
+        if drafts:
+            check_one_rope(config, prompt=len(ids), new=max_new_tokens)
 
 
 @gives_back

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from specfit.engine.layer_kinds import check_one_rope
 from specfit.tree import DraftPool
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ def walk_greedily(
     """Decode one prompt and ask about every position, off the clock; an engine with all experts resident is fastest.
 
     watch: is told every root and step while the drafter still holds the states of its pool.
-    Raises ValueError for a prompt that does not fit, or an engine without a drafter.
+    Raises ValueError for a prompt that `check_walk` refuses, or an engine without a drafter.
     """
     target, drafter = engine.target, engine.drafter
     if drafter is None:
         raise ValueError("an atlas holds routes of drafted pools; load the engine with a drafter")
-    engine.check_prompt(prompt, max_new_tokens)
+    check_walk(engine, prompt, max_new_tokens)
     with engine.offload.link.off_the_clock():
         drafter.begin()
         output = [target.prefill(prompt).next_tokens[0]]
@@ -67,3 +68,10 @@ def walk_greedily(
             output.append(verdict.next_tokens[0])
             drafter.extend(output[-1:], target.commit((0,)))
     return GreedyWalk(tuple(output), prefill, tuple(steps))
+
+
+def check_walk(engine: Engine, prompt: Sequence[int], max_new_tokens: int) -> None:
+    """ValueError for a prompt that does not fit, or whose full pools would pass where rotary frequencies change."""
+    engine.check_prompt(prompt, max_new_tokens)
+    ahead = engine.drafter.config.depth if engine.drafter is not None else 0  # what is drafted past the last root
+    check_one_rope(engine.target.config, prompt=len(prompt), new=max_new_tokens + ahead)

@@ -43,13 +43,19 @@ def rope_tables(config: Any) -> list[dict[str, Any]]:
 
 
 def length_switch(config: Any) -> int | None:
-    """The length of text past which all rotary frequencies are others (longrope); None where they stay.
+    """The length of text past which all rotary frequencies are others (longrope, dynamic); None where they stay.
 
     The library takes them by a forward's last position, so a tree across that point would turn its first rows as if
-    they stood behind it. Dynamic scaling begins where the context ends, which no request may pass.
+    they stood behind it.
     """
-    tables = [table for table in rope_tables(config) if table.get("rope_type") == "longrope"]
-    return min((table["original_max_position_embeddings"] for table in tables), default=None)
+    ends = [table["original_max_position_embeddings"] for table in rope_tables(config) if _type(table) == "longrope"]
+    if any(_type(table) == "dynamic" for table in rope_tables(config)):
+        ends.append(config.max_position_embeddings)  # where scaling begins
+    return min(ends, default=None)
+
+
+def _type(table: dict[str, Any]) -> Any:
+    return table.get("rope_type")
 
 
 def check_one_rope(config: Any, *, prompt: int, new: int) -> None:
@@ -58,7 +64,7 @@ def check_one_rope(config: Any, *, prompt: int, new: int) -> None:
     if switch is not None and prompt <= switch < prompt + new:
         raise ValueError(
             f"the prompt has {prompt} tokens and the limit is {new} new ones; past {switch} this model's rotary "
-            "frequencies change (longrope), and a tree across that point would not give the plain text: shorten one "
+            "frequencies change, and a tree across that point would not give the plain text: shorten one "
             "of them, or decode with AR"
         )
 

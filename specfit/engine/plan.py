@@ -16,6 +16,7 @@ import torch
 
 from specfit import embedded
 from specfit.engine.checkpoint_files import open_config
+from specfit.engine.devices import choose_device
 from specfit.engine.drafter_needs import DrafterNeeds, drafter_needs
 from specfit.engine.memory_sizes import free_host_memory, parse_bytes, shown
 from specfit.engine.model_needs import Needs, model_needs
@@ -184,7 +185,7 @@ def plan_target(
     device: None for CUDA if there is one. experts: as for `load_engine`. device_memory, host_memory: "20GB"; by
     default what this machine has left, or unknown where it has no GPU.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = choose_device(device, here=False)
     with open_config(embedded.target_folder() if target == "embedded" else target) as checkpoint:
         model = build_skeleton(checkpoint, dtype=choose_dtype(dtype, checkpoint.config, place), attention=None)
     there = torch.cuda.mem_get_info()[0] if place.type == "cuda" and torch.cuda.is_available() else None

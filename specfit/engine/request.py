@@ -103,8 +103,8 @@ class EngineRequest:
         target, drafter = self._engine.target, self._engine.drafter
         kept = max(0, target.common_prefix(prompt) - 1)
         switch = length_switch(target.config)
-        if switch is not None and kept <= switch < len(prompt):
-            return 0  # longer text has other rotary frequencies, and so other keys
+        if switch is not None and max(len(prompt), len(target.held)) > switch:
+            return 0  # past it keys are made with other rotary frequencies, so of those held not all are alike
         if kept and self._drafts and drafter is not None:
             if drafter.request is not target.request:
                 return 0

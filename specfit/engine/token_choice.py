@@ -53,7 +53,7 @@ class TokenChoice:
         scores = self.scores(logits, positions)
         if self._sampling is None:
             best, tokens = scores.max(dim=-1)
-            if bool((best == -torch.inf).any()):
+            if not bool((best > -torch.inf).all()):  # a NaN is greater than nothing
                 raise ValueError(NO_TOKEN)
             return tuple(tokens.tolist())
         shares = scores.softmax(dim=-1).double().cumsum(dim=-1)

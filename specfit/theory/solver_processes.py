@@ -63,6 +63,8 @@ def greet_in_silence() -> None:
     """
     import highspy
 
+    if sys.stdout is None:
+        return
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

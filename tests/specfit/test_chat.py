@@ -43,6 +43,22 @@ def chat(target: Path, tiny, monkeypatch: pytest.MonkeyPatch, typed: str, *optio
     return main(["chat", *pair, "--max-new-tokens", "12", *options])
 
 
+def test_a_scheduler_ends_a_chat_in_the_midst_of_an_answer(target: Path, tiny, monkeypatch, capsys) -> None:
+    def terminated(piece: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal should have arrived")
+
+    monkeypatch.setattr("specfit.commands.chat._say", terminated)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("t5 t6\nt7\n"))
+    monkeypatch.setattr(sys, "argv", ["specfit", "chat", "--target", str(target), "--drafter", str(tiny.drafter)])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main() == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "[" not in capsys.readouterr().out  # no answer was summed up, and the next line not asked
+
+
 def test_two_turns_a_reset_and_the_end(target: Path, tiny, monkeypatch, capsys) -> None:
     typed = "t5 t6\n\nt7\n/reset\nt5 t6\n/what\n/quit\nt9\n"
     assert chat(target, tiny, monkeypatch, typed) == 0

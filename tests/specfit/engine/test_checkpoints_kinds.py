@@ -162,6 +162,12 @@ def test_a_head_inside_a_text_config(tmp_path, outside):
     assert inspect_drafter(folder).layout == read(folder)[2].layout == "SpecForge / SGLang"
 
 
+@pytest.mark.parametrize("key", ["logit_scale", "attention_multiplier", "new_unknown"])
+def test_an_unknown_key_around_a_text_config_is_one_of_the_heads(tmp_path, key):
+    config = {"model_type": "qwen3_vl_moe", key: 2.0, "text_config": config_of(toy_head(), "SpecForge / SGLang")}
+    refused(write_folder(tmp_path, config, tensors_of(toy_head(), "SpecForge / SGLang")), key)
+
+
 def test_keys_of_exporters_that_change_nothing(tmp_path):
     eagle = {
         "eagle_aux_hidden_state_layer_ids": [1, 3, 4],

@@ -15,9 +15,12 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 from specfit.engine.checkpoint_files import CheckpointError
 from specfit.engine.engine import Engine, load_engine
 from specfit.engine.families import PROMPT, small_config, small_model
+from specfit.engine.greedy_walk import walk_greedily
 from specfit.engine.layer_kinds import layer_kinds, length_switch
 from specfit.engine.plan import plan_target
 from specfit.methods import AR, EAGLE3
+from specfit.runs import run_method
+from specfit.workloads import Limits, Question, Workload
 from tests.models import tiny_drafter, tiny_target
 from tests.word_tokenizer import save_tokenizer
 
@@ -146,6 +149,35 @@ def test_a_tree_never_stands_across_the_switch(switching: Path) -> None:
         longer = [*prompt, *range(20)]  # keys of the turn before were made with other frequencies
         found = engine.generate(longer, max_new_tokens=6, reuse=True)
         assert found.reused == 0 and list(found.tokens) == plain(longer, 6)
+        shorter = [*longer[:22], 5, 6, 7]  # nor do those of a long text serve a short one
+        found = engine.generate(shorter, max_new_tokens=6, reuse=True)
+        assert found.reused == 0 and list(found.tokens) == plain(shorter, 6)
+
+
+def test_no_recording_and_no_run_stands_across_the_switch(switching: Path, tmp_path: Path) -> None:
+    with load_engine(switching / "target", drafter=switching / "drafter", device="cpu") as engine:
+        prompt = [(7 * i + 1) % 64 for i in range(24)]
+        with pytest.raises(ValueError, match="past 32 this model's rotary frequencies change"):
+            walk_greedily(engine, prompt, max_new_tokens=8)  # its last pools go past what is emitted
+        walk = walk_greedily(engine, prompt[:20], max_new_tokens=7)
+        assert walk.output == engine.generate(prompt[:20], max_new_tokens=7, method=AR).tokens
+        questions = tuple(Question(str(n), "toy", (" ".join(f"t{i}" for i in range(n)),)) for n in (5, 26, 6))
+        workload = Workload("toy", questions, Limits(max_new_tokens=12))
+        run = run_method(engine, workload, tmp_path / "run", method=EAGLE3, raw=True)
+        assert [request.question_id for request in run.requests] == ["5", "6"] and not run.complete
+
+
+def test_dynamic_rope_changes_where_the_context_ends(tmp_path: Path) -> None:
+    tiny_target(tmp_path / "target", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    save_tokenizer(tmp_path / "target")
+    tiny_drafter(tmp_path / "drafter")
+    with load_engine(tmp_path / "target", drafter=tmp_path / "drafter", device="cpu") as engine:
+        end = engine.target.config.max_position_embeddings
+        assert length_switch(engine.target.config) == end
+        prompt = [i % 64 for i in range(end - 4)]
+        assert len(engine.generate(prompt, max_new_tokens=4, method=EAGLE3).tokens) == 4
+        with pytest.raises(ValueError, match=f"past {end} this model's"):
+            walk_greedily(engine, prompt, max_new_tokens=4)
 
 
 # --- ends of text ---

@@ -94,8 +94,9 @@ def test_eos_is_banned_by_each_rows_own_place() -> None:
 @pytest.mark.parametrize("broken", [math.nan, -math.inf])
 def test_logits_that_leave_no_token_are_an_error(broken: float) -> None:
     logits = torch.full((2, 4), broken)
-    with pytest.raises(ValueError, match="leave no token to choose"):
-        TokenChoice(Sampling(), prompt_tokens=0)(logits, (0, 1))
+    for sampling in (Sampling(), None):
+        with pytest.raises(ValueError, match="leave no token to choose"):
+            TokenChoice(sampling, prompt_tokens=0)(logits, (0, 1))
 
 
 def test_a_draw_depends_on_its_row_and_its_place_alone() -> None:
