@@ -26,7 +26,7 @@ from specfit.fit import Fit, Probe, fit_consecutive, fit_paper
 from specfit.machine import describe_machine, now
 from specfit.methods import EAGLE3, Method
 from specfit.objective import CostModel, CycleState, Selection, evaluate
-from specfit.safe_files import replace_file
+from specfit.safe_files import parse_json, replace_file
 from specfit.select.min_union import min_union_tree, prefix_tree
 from specfit.tree import DraftPool
 
@@ -97,7 +97,7 @@ class Calibration:
     def load(cls, path: str | Path) -> Calibration:
         """Read what `save` wrote; ValueError for anything else."""
         try:
-            data = json.loads(Path(path).read_text())
+            data = parse_json(Path(path).read_text())
             cost = CostModel.from_dict(data.pop("cost"))
             for name in ("warnings", "prompts", "residuals_ms"):
                 data[name] = tuple(data[name])

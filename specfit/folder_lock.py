@@ -13,6 +13,8 @@ from datetime import datetime
 from io import FileIO
 from pathlib import Path
 
+from specfit.safe_files import parse_json
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -54,7 +56,7 @@ class FolderLock:
 def holder(path: Path) -> str:
     """Who wrote the lock file last, in words."""
     try:
-        who = json.loads(path.read_bytes())
+        who = parse_json(path.read_bytes())
         return f"process {who['pid']}, since {who['since']}"
     except (OSError, ValueError, KeyError, TypeError):  # it has taken the lock and not yet signed it
         return "another process"

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from specfit.folder_lock import FolderLock
 from specfit.run_reading import differences
-from specfit.safe_files import disk_errors, replace_file
+from specfit.safe_files import disk_errors, parse_json, replace_file
 from specfit.world import World
 
 
@@ -61,9 +63,14 @@ class HalfMade:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._lock is not None
-        self._lock.release()
-        if kind is None or not any(self.folder.glob("*.npz")):
+        done = kind is None or not any(self.folder.glob("*.npz"))
+        if done:  # while it is locked: what a newcomer begins afterwards is its own
             shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.release()
+        if done and sys.platform == "win32":  # which removes no open file, so the lock is still there
+            with suppress(OSError):
+                (self.folder / "lock").unlink()
+                self.folder.rmdir()
 
     def load(self, number: int) -> World | None:
         """A finished question."""
@@ -84,7 +91,7 @@ class HalfMade:
             replace_file(path, json.dumps(self._asked, indent=1).encode() + b"\n")
             return
         try:
-            there = json.loads(path.read_bytes())
+            there = parse_json(path.read_bytes())
         except ValueError as error:
             raise RecordingError(f"{path} is damaged ({error}); remove {self.folder} to record anew") from None
         changes = differences(there, self._asked)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specfit.run_reading import in_words
-from specfit.safe_files import replace_file
+from specfit.safe_files import parse_json, replace_file
 
 FILE = "expert_cache.json"
 Contents = Sequence[Sequence[tuple[int, int]]]  # for every layer (expert, slot), least recently used first
@@ -41,7 +41,7 @@ def kept_cache(folder: Path, request_id: str) -> Contents | None:
 def _entries(folder: Path) -> dict[str, list[list[list[int]]]]:
     """The entries by request; none where the file is missing or not as written, for it only saves a cold start."""
     try:
-        entries = json.loads((folder / FILE).read_bytes())
+        entries = parse_json((folder / FILE).read_bytes())
     except (OSError, ValueError):
         return {}
     return entries if isinstance(entries, dict) and all(map(_is_contents, entries.values())) else {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specfit.routes import Routes, check_routes, expert_union
+from specfit.safe_files import parse_json
 from specfit.tree import DraftPool
 
 PROB_GRID = 1 << 48  # grid steps of probability 1
@@ -60,8 +61,11 @@ class CostModel:
 
     @classmethod
     def load(cls, path: str | Path) -> CostModel:
-        """Read what `save` wrote, or a calibration file, which holds the same under "cost"."""
-        return cls.from_dict(json.loads(Path(path).read_text()))
+        """Read what `save` wrote, or a calibration file, which holds the same under "cost"; ValueError for another."""
+        try:
+            return cls.from_dict(parse_json(Path(path).read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path} holds no cost coefficients: {error}") from None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CostModel:

@@ -79,6 +79,9 @@ def ensure_atlas(
         if kept is not None and kept.made_with == recording.made_with:
             return kept
         with HalfMade(path, recording.asked) as half_made:
+            kept = Atlas.load(path) if path.exists() else None  # another session may have made it in the meantime
+            if kept is not None and kept.made_with == recording.made_with:
+                return kept
             prompts, _ = recording.prompts(half_made)
             atlas = Atlas(map(trajectory_of, prompts), experts=engine.experts, made_with=recording.made_with)
             atlas.save(path)
@@ -140,7 +143,10 @@ class _Recording:
 
     def _question(self, question: Question) -> tuple[list[WorldPrompt], dict[str, str], bool]:
         """Its turns as far as they can be recorded, why one cannot, and False where decoding failed."""
-        from specfit.engine.greedy_walk import walk_greedily  # here: opening worlds needs nothing of the engine
+        from specfit.engine.greedy_walk import (  # here: opening worlds needs nothing of the engine
+            check_walk,
+            walk_greedily,
+        )
 
         engine, found = self._engine, list[WorldPrompt]()
         for turn in range(len(question.turns)):
@@ -149,7 +155,7 @@ class _Recording:
                 said = [prompt.output_text for prompt in found]
                 ids = render(engine.tokenizer, turn_messages(question, turn, said, raw=self._raw), raw=self._raw).ids
                 room = engine.room(ids, self._workload.limits.new_tokens(len(ids)))
-                engine.check_prompt(ids, room)
+                check_walk(engine, ids, room)
             except ValueError as error:
                 return found, {request_id: str(error)}, True
             try:

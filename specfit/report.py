@@ -19,8 +19,10 @@ from specfit.records import RunRecord
 
 WIDTH = 120
 # What must be alike before two runs are compared; the method, its knobs and its coefficients may differ.
-SAME = ("target", "workload", "limits", "slots_per_layer", "cleared", "link", "device", "dtype", "experts", "seed")
-SAME += ("order",)
+SAME = (
+    *("target", "workload", "limits", "slots_per_layer", "cleared", "link", "device", "dtype", "experts", "seed"),
+    "order",
+)
 BASELINE = "ar"
 
 # key in a row, heading, format

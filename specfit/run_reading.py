@@ -18,7 +18,7 @@ import numpy as np
 from specfit.record_lines import RunError, cycle_from_line, request_from_line
 from specfit.records import RunRecord
 from specfit.routes import unpack_bitmaps
-from specfit.safe_files import disk_errors
+from specfit.safe_files import disk_errors, parse_json
 
 FORMAT = {"format": "specfit-run", "version": 1}
 OF_A_SESSION = {"started", "start_time", "machine", "pid"}  # may differ when a run is resumed
@@ -132,7 +132,7 @@ def _json(raw: bytes) -> dict[str, Any]:
     def refuse(name: str) -> None:
         raise ValueError(f"it holds {name}, which is not JSON")
 
-    line = json.loads(raw.decode("utf-8"), parse_constant=refuse)
+    line = parse_json(raw.decode("utf-8"), parse_constant=refuse)
     if not isinstance(line, dict):
         raise ValueError("it is no JSON object")
     return line
@@ -201,7 +201,7 @@ def _other_machines(folder: Path, first: Mapping[str, Any]) -> list[Any]:
 def is_marked_complete(folder: Path, requests: int) -> bool:
     """Whether the run was finished with so many requests."""
     try:
-        return bool(json.loads((folder / "complete.json").read_bytes())["requests"] == requests)
+        return bool(parse_json((folder / "complete.json").read_bytes())["requests"] == requests)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9_]*(-[a-z0-9_]+)*")
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")  # device names on Windows, whatever follows a dot
@@ -80,6 +82,14 @@ def replace_file(path: Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def parse_json(text: str | bytes, **how: Any) -> Any:
+    """`json.loads`; ValueError for anything that it does not take, also for what is nested too deeply for it."""
+    try:
+        return json.loads(text, **how)
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be read") from None
 
 
 def reason(error: OSError) -> str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specfit.safe_files import parse_json
+
 
 class WorkloadError(ValueError):
     """A question file or a choice of questions is not as it must be: one sentence for the person in front of it."""
@@ -173,7 +175,7 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
         if not raw.strip():
             continue
         try:
-            question = _question(json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite))
+            question = _question(parse_json(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite))
             if str(question.id) in lines:
                 raise ValueError(f"question {question.id!r} is on line {lines[str(question.id)]} already")
         except UnicodeDecodeError as error:
@@ -181,8 +183,6 @@ def read_questions(path: str | Path) -> tuple[Question, ...]:
         except json.JSONDecodeError as error:
             why = f"{error.msg} at column {error.colno}"
             raise WorkloadError(f"line {number} of {path} is not JSON ({why}); expected one question a line") from None
-        except RecursionError:
-            raise WorkloadError(f"line {number} of {path} is no question: it is nested too deeply") from None
         except ValueError as error:
             raise WorkloadError(f"line {number} of {path} is no question: {error}") from None
         lines[str(question.id)] = number

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from specfit.embedded import world_folder
 from specfit.objective import CycleState
 from specfit.routes import Routes, bitmaps_from_indices
-from specfit.safe_files import replace_file
+from specfit.safe_files import parse_json, replace_file
 from specfit.tree import DraftPool
 
 FORMAT, VERSION = "specfit world", 1
+SHIPPED = {path.stem: path for path in sorted(world_folder().glob("*.npz"))}  # recorded worlds of the embedded pair
 
 
 class WorldError(ValueError):
@@ -182,7 +183,7 @@ class World:
         try:
             with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
-            about = json.loads(str(data["about"]))
+            about = parse_json(str(data["about"]))
             if about.get("format") != FORMAT:
                 raise WorldError("it does not call itself one")
             if about["version"] != VERSION:
@@ -230,10 +231,23 @@ def embedded_world(name: str) -> World:
     "problems" and "news" are the first 30 test questions of the embedded workloads; "calibration" holds prompts of the
     split kept for tuning, 6 of each kind.
     """
-    names = sorted(path.stem for path in world_folder().glob("*.npz"))
-    if name not in names:
-        raise WorldError(f"no world {name!r} ships with the package; choose one of {', '.join(names)}")
-    return World.load(world_folder() / f"{name}.npz")
+    if name not in SHIPPED:
+        raise WorldError(f"no world {name!r} ships with the package; choose one of {', '.join(SHIPPED)}")
+    return World.load(SHIPPED[name])
+
+
+def check_same_models(world: World, target: str, drafter: str) -> None:
+    """WorldError for a world, on which something is tuned, of another target or drafter than is used with it.
+
+    A checkpoint's folder may be given by any path, so its name decides; "embedded" names the embedded pair's.
+    """
+    for kind, here in (("target", target), ("drafter", drafter)):
+        there = str(world.made_with.get(kind))
+        if Path(there).name != Path(here).name:
+            raise WorldError(
+                f"it was recorded with {kind} {there!r}, and what it shall serve has {here!r}; what is tuned on one "
+                "model says nothing of another, so record other prompts with this one (`specfit record`)"
+            )
 
 
 def routes_of(indices: NDArray[np.integer], *, experts: int) -> Routes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from specfit.commands import options as add_options
 from specfit.commands.setup import has_head
 from specfit.cycle import RouteSource
 from specfit.demo import CALIBRATION_TOKENS, bar, calibration_workload
+from specfit.methods import Method
+from specfit.report import printable
+from specfit.run_reading import read_header
 from specfit.runs import RouteChoice, prompts_of
 from specfit.workloads import Limits, Workload, spec_bench
 
@@ -20,20 +24,19 @@ if TYPE_CHECKING:
 COST_FILE = "calibration.json"  # of a run's folder
 
 
-def check_cost_options(options: argparse.Namespace, folder: Path, *, needed: bool) -> None:
-    """Before anything takes long: ValueError for coefficients that are none or too few, for a fit without questions,
-    and for an option that would go unheard beside coefficients that are given, or that the folder holds."""
+def check_cost_options(options: argparse.Namespace, folder: Path, methods: Sequence[Method]) -> None:
+    """Before anything takes long: ValueError for coefficients that are none or too few for these methods, for a fit
+    without questions, and for an option that would go unheard beside coefficients that are given, or that the folder
+    holds."""
+    needed = any(method.uses_routes for method in methods)
     asked, kept = ("--protocol", "--calibration-questions"), _kept_cost(folder)
     if options.cost is not None:
         add_options.refuse_given(options, asked, "--cost gives coefficients, so none are fitted")
     there = options.cost or kept
     if there is not None:
-        known = Calibration.load(there).cost.max_nodes
-        if needed and known < options.max_nodes:
-            raise ValueError(
-                f"{there} has coefficients for up to {known} nodes, and --max-nodes is "
-                f"{options.max_nodes}; take fewer nodes, or fit with as many"
-            )
+        too_few = _too_few(Calibration.load(there), methods)
+        if too_few is not None and not _may_do_without(options, folder, methods):
+            raise ValueError(f"{there} has {too_few}; take fewer nodes, or fit with as many")
     elif needed or wants_cost(options, folder):
         add_options.refuse_given(options, ["--force-cost"], "coefficients are fitted to this very configuration")
         _calibration_workload(options)
@@ -62,19 +65,53 @@ def wants_cost(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def find_cost(
-    options: argparse.Namespace, engine: Engine, folder: Path, choice: RouteChoice | None = None
-) -> Calibration:
-    """The given coefficients, those an earlier session left in the folder, or new ones."""
+    options: argparse.Namespace,
+    engine: Engine,
+    folder: Path,
+    methods: Sequence[Method],
+    choice: RouteChoice | None = None,
+) -> Calibration | None:
+    """The given coefficients, those an earlier session left in the folder, or new ones.
+
+    None where the folder's belong to another method's configuration, and these methods decode without any.
+    """
     kept = options.cost or _kept_cost(folder)
     if kept is not None:
         fitted = Calibration.load(kept)
-        if not options.force_cost:
-            fitted.check(engine.settings)
+        try:
+            if too_few := _too_few(fitted, methods):
+                raise ValueError(f"it has {too_few}")
+            if not options.force_cost:
+                fitted.check(engine.settings)
+        except ValueError as error:
+            if not _may_do_without(options, folder, methods):
+                raise
+            print(printable(f"{kept} is left aside, and no time is predicted: {str(error).split(';')[0]}"))
+            return None
         return fitted
     fitted = fit_cost(options, engine, choice)
     fitted.save(folder / COST_FILE)
     print(fitted, end="\n\n")
     return fitted
+
+
+def _too_few(fitted: Calibration, methods: Sequence[Method]) -> str | None:
+    """What it lacks, if one of the methods verifies more nodes than it reaches."""
+    known, most = fitted.cost.max_nodes, max(method.max_nodes for method in methods)
+    return f"coefficients for up to {known} nodes, and --max-nodes is {most}" if known < most else None
+
+
+def _may_do_without(options: argparse.Namespace, folder: Path, methods: Sequence[Method]) -> bool:
+    """Whether coefficients in the folder serve these methods only where they fit: no method reads routes or was begun
+    with them, and no option asks for any."""
+    asked = (options.cost, options.protocol, options.calibration_questions, options.force_cost or None)
+    return all(one is None for one in asked) and not any(
+        method.uses_routes or _begun_with_cost(folder / method.name) for method in methods
+    )
+
+
+def _begun_with_cost(run: Path) -> bool:
+    return (run / "run.json").exists() and read_header(run)["settings"].get("cost") is not None
 
 
 def _kept_cost(folder: Path) -> Path | None:

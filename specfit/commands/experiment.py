@@ -51,7 +51,8 @@ def _experiment(options: argparse.Namespace) -> None:
         f"{len(outcome.done)} of {len(outcome.cells)} cells are done in {folder}; `specfit report {folder}` shows them"
     )
     if outcome.failures:
-        raise ValueError(f"{len(outcome.failures)} parts of the experiment are missing; the reasons stand above")
+        parts = "one part is" if len(outcome.failures) == 1 else f"{len(outcome.failures)} parts are"
+        raise ValueError(f"{parts} missing of the experiment; the reasons stand above")
 
 
 def _say_plan(experiment: Experiment, folder: Path, only: str | None, *, dry: bool) -> None:
@@ -73,9 +74,11 @@ def _say_plan(experiment: Experiment, folder: Path, only: str | None, *, dry: bo
             print(f"{cell.name.ljust(width)}  {state.requests} requests, {state}{seconds}")
         print(printable(_memory(experiment)))
     missing = sum(not state.complete for state in states.values())
-    left = "" if not missing else f"; decoding them takes {in_time(timetable.total())}"
-    if missing and timetable.total() is None:
-        left += ", because nothing like them has been measured in this folder yet"
+    left, total = "", timetable.total()
+    if missing and total is None:
+        left = "; how long that takes is unknown, because nothing like them has been measured in this folder yet"
+    elif missing:
+        left = f"; decoding them takes {in_time(total)}"
     print(f"{len(cells)} cells, {missing} to do{left}")
 
 
@@ -95,7 +98,7 @@ def _memory(experiment: Experiment) -> str:
             dtype=experiment.dtype,
             drafter=None if drafter is None else checkpoint_folder(drafter, local_files_only=True),
         )
-    except (ValueError, RuntimeError) as error:  # the latter is torch's, for a device that it does not know
+    except ValueError as error:
         return f"memory: unknown ({' '.join(str(error).split())})"
     lines = []
     for slots, cleared in caches(experiment):

@@ -13,9 +13,7 @@ from specfit.methods import EAGLE3, with_max_nodes
 from specfit.modelled import ModelledClock
 from specfit.objective import CostModel
 from specfit.report import printable
-from specfit.world import World, embedded_world
-
-SHIPPED = ("problems", "news", "calibration")
+from specfit.world import SHIPPED, World, WorldError, check_same_models
 
 
 def add(commands: Any) -> None:
@@ -70,15 +68,19 @@ def _cost(options: argparse.Namespace, tuning: World, clock: ModelledClock) -> t
 
 
 def _check_pair(world: World, tuning: World) -> None:
-    """ValueError where the two are of different models: what is fitted on one says nothing of the other."""
-    targets = [str(one.made_with.get("target")) for one in (world, tuning)]
-    if Path(targets[0]).name != Path(targets[1]).name or world.layer_experts != tuning.layer_experts:
+    """ValueError where the two are of different models."""
+    target, drafter = (str(world.made_with.get(kind)) for kind in ("target", "drafter"))
+    try:
+        check_same_models(tuning, target, drafter)
+    except WorldError as error:
+        raise ValueError(f"--tuning does not fit the world: {error}") from None
+    if world.layer_experts != tuning.layer_experts:
         raise ValueError(
-            f"the world was recorded with target {targets[0]!r} and the tuning world with {targets[1]!r}; coefficients "
-            "belong to one model, so record calibration prompts with that target and give them as --tuning"
+            f"--tuning does not fit the world: its layers are {tuning.layers} x {tuning.experts} experts, the world's "
+            f"{world.layers} x {world.experts}; record prompts with the same target"
         )
 
 
 def _open(name: str) -> World:
     """A shipped world by its name, or a file."""
-    return embedded_world(name) if name in SHIPPED and not Path(name).exists() else World.load(name)
+    return World.load(SHIPPED[name] if name in SHIPPED and not Path(name).exists() else name)

@@ -60,12 +60,12 @@ def _run(options: argparse.Namespace) -> None:
             raise ValueError("--truth records what a pool holds, which fits in float32 only; add --dtype float32")
         wants_atlas = False  # the exact routes are then asked from the target itself
     with run_folder(options, f"{workload.name}-{options.method}") as folder:
-        check_cost_options(options, folder, needed=reads_routes)
+        check_cost_options(options, folder, methods)
         atlas = make_atlas(options, workload, atlas_path(options, workload, folder)) if wants_atlas else None
         runs = []
         with make_engine(options) as engine:
             weighs = reads_routes or wants_cost(options, folder)
-            cost = find_cost(options, engine, folder, choice).cost if weighs else None
+            fitted = find_cost(options, engine, folder, methods, choice) if weighs else None
             for method in methods:
                 with bar(f"{workload.name} {method.name}", len(workload.questions)) as step:
                     run = run_method(
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> None:
                         workload,
                         folder / method.name,
                         method=method,
-                        cost=cost,
+                        cost=None if fitted is None else fitted.cost,
                         atlas=atlas,
                         routes=choice,
                         raw=options.raw,
@@ -87,4 +87,5 @@ def _run(options: argparse.Namespace) -> None:
             print(printable(f"not done by {name}: {request_id}: {why}"))
     missing = sum(map(len, failed.values()))
     if missing:
-        raise ValueError(f"{missing} requests were not done, and means are over the others; the reasons stand above")
+        how_many = "one request was" if missing == 1 else f"{missing} requests were"
+        raise ValueError(f"{how_many} not done, and means are over the others; the reasons stand above")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from specfit.engine.greedy_walk import walk_greedily
 from specfit.records import Truth
 from specfit.routes import Routes, bitmaps_from_indices, noise_stream, noisy_indices
-from specfit.safe_files import replace_file
+from specfit.safe_files import parse_json, replace_file
 from specfit.tree import DraftPool
 from specfit.world import World, WorldPrompt
 
@@ -151,7 +151,7 @@ class Atlas:
         try:
             with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
-            about = json.loads(str(data["about"]))
+            about = parse_json(str(data["about"]))
             return cls(_unpack(data), experts=about["experts"], made_with=about["made_with"])
         except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} is no atlas ({error}); record one with `specfit atlas`") from error

@@ -4,7 +4,6 @@ A folder is used as it is and never written to; a hub id is fetched (or found in
 Opening reads only the files' headers, so a torn download is reported before anything is loaded.
 """
 
-import json
 import math
 import mmap
 import warnings
@@ -16,6 +15,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+
+from specfit.safe_files import parse_json
 
 DTYPES = {  # as safetensors spells them
     "F64": torch.float64,
@@ -210,7 +211,7 @@ def read_config(folder: Path) -> dict:
 
 def read_json(path: Path, *, missing: str) -> dict:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path.parent} has no {path.name}; {missing}") from error
     except ValueError as error:
@@ -231,7 +232,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         if len(start) < 8 or length > size - 8:
             raise CheckpointError(f"{path} is cut off inside its header ({size} bytes); fetch it again")
         try:
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
             header.pop("__metadata__", None)
             ends = {name: value["data_offsets"] for name, value in header.items()}
             entries = {

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from specfit.engine.skeleton import named_moe_modules
-from specfit.safe_files import replace_file
+from specfit.safe_files import parse_json, replace_file
 
 if TYPE_CHECKING:
     from specfit.engine.engine import Engine
@@ -92,7 +92,7 @@ class RouteHead:
         """Read what `save` wrote; ValueError in one sentence for anything else, or for weights that are not finite."""
         try:
             with safe_open(path, framework="pt") as file:
-                card = json.loads((file.metadata() or {})["card"])
+                card = parse_json((file.metadata() or {})["card"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             if card.pop("format") != FORMAT:
                 raise ValueError("its card names another format")

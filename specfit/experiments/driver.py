@@ -248,7 +248,8 @@ def _needs(cell: Cell, job: CellsJob, lacking: Sequence[str]) -> bool:
 
 
 def _title(cells: Sequence[Cell]) -> str:
-    return " + ".join(cell.name for cell in cells)
+    """Short enough for a bar beside it, however many cells take turns."""
+    return cells[0].name if len(cells) == 1 else f"{cells[0].name} and {len(cells) - 1} more in turns"
 
 
 def _cells(job: Job) -> tuple[Cell, ...]:

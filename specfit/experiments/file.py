@@ -38,7 +38,7 @@ from specfit.experiments.toml_values import (
     text,
     whole,
 )
-from specfit.experiments.tuning import TUNED, tuning_file
+from specfit.experiments.tuning import tuning_file
 from specfit.workloads import PAPER_WORKLOADS, Limits, Workload, embedded_workload, paper_ids, spec_bench
 
 DRAFT = {"top_k": whole(1), "depth": whole(1), "max_pool": whole(1)}
@@ -126,13 +126,11 @@ def _experiment(given: dict[str, Any], base: Path, source: str) -> Experiment:
     calibration = _calibration(values.pop("calibration", {}), base, embedded=target == "embedded")
     if target == "embedded" and values.get("drafter") is not None:
         raise ExperimentError("drafter: the embedded target brings its own; leave it out")
-    tuned = [name for name in values.get("methods", ()) if name in TUNED]
-    values["tuning"] = tuning_file(values.get("tuning"), tuned, target, base, values.get("draft", {}))
     made = Experiment(workloads=workloads, calibration=calibration, source=source, **values)
     for routes in made.routes:
         route_choice(routes, 0)
     _check_parts(made)
-    return made
+    return replace(made, tuning=tuning_file(made, base))
 
 
 def _check_parts(made: Experiment) -> None:
@@ -151,6 +149,12 @@ def _check_parts(made: Experiment) -> None:
     if made.target != "embedded" and made.head is None and trained is not None:
         raise ExperimentError(
             f"head is missing: routes {trained!r} need a file of `specfit train-routes` for this target"
+        )
+    most = max(method.max_nodes for method in methods)
+    if made.calibration.cost is not None and (known := Calibration.load(made.calibration.cost).cost.max_nodes) < most:
+        raise ExperimentError(
+            f"calibration.cost has coefficients for up to {known} nodes, and max_nodes is {made.max_nodes}; take fewer "
+            "nodes, or fit with as many"
         )
     several = len(made.slots) > 1 or made.cleared
     if made.calibration.cost is not None and several and any(method.uses_routes for method in methods):

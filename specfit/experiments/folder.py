@@ -28,7 +28,7 @@ from specfit.folder_lock import FolderLock
 from specfit.machine import now
 from specfit.record_lines import json_line
 from specfit.run_reading import differences
-from specfit.safe_files import disk_errors, replace_file, write_all
+from specfit.safe_files import disk_errors, parse_json, replace_file, write_all
 
 FORMAT = {"format": "specfit-experiment", "version": 1}
 MAY_GROW = ("slots", "methods", "routes", "seeds", "workloads")  # more of these are new cells; the old ones stand
@@ -154,7 +154,7 @@ def asked_for(folder: Path) -> dict[str, Any]:
     """What an experiment's folder was made for; ExperimentError where it holds none."""
     path = folder / "experiment.json"
     try:
-        values = json.loads(path.read_bytes())
+        values = parse_json(path.read_bytes())
         kind, version, asked = values["format"], values["version"], values["asked"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ExperimentError(f"{folder} holds no experiment (experiment.json is missing or damaged)") from None
@@ -166,7 +166,7 @@ def asked_for(folder: Path) -> dict[str, Any]:
 def planned_cells(folder: Path) -> list[str]:
     """The names of all cells that the folder was made for."""
     asked_for(folder)  # checks the file
-    return [str(name) for name in json.loads((folder / "experiment.json").read_bytes()).get("cells", ())]
+    return [str(name) for name in parse_json((folder / "experiment.json").read_bytes()).get("cells", ())]
 
 
 def is_experiment(folder: Path) -> bool:
@@ -180,7 +180,7 @@ def job_failures(folder: Path) -> dict[str, str]:
     path = folder / FAILURES
     for raw in path.read_bytes().split(b"\n") if path.exists() else []:
         try:
-            line = json.loads(raw)
+            line = parse_json(raw)
             found[str(line["what"])] = str(line["reason"])
         except (ValueError, KeyError, TypeError):  # a torn last line is only a note
             continue

@@ -21,6 +21,9 @@ OWN_TABLE = "mean of the requests' own speed-ups"  # a note that is a column of 
 Rows = list[tuple[RunRecord, dict[str, Any]]]  # runs with their rows of `summary_rows` and a "label"
 
 
+TUNED_TO = {"unions": "to E[F | k] of", "price_per_ms": "to a price of time, in tokens per ms, of"}
+
+
 def methods_table(name: str, rows: Rows, workload: Mapping[str, Any], *, protocol: str) -> Section:
     """Tables 2 to 4. workload: as in experiment.json; protocol: of the calibration."""
     table, notes = beside_paper(rows, workload, protocol)
@@ -31,6 +34,12 @@ def methods_table(name: str, rows: Rows, workload: Mapping[str, Any], *, protoco
         notes.append("the paper has no such workload, so no published numbers stand beside these")
     if {int(ident) for ident in workload.get("questions", ()) if str(ident).isdigit()} & set(CALIBRATION_IDS):
         notes.append("questions 401-403, from which the paper's calibration states come, are among those decoded here")
+    for run, row in rows:
+        for what, known in run.settings.get("tuned", {}).items():  # by specfit.experiments.tuning
+            values = ", ".join(f"{value:.4g}" for value in (known if isinstance(known, list) else [known]))
+            notes.append(
+                f"{row['label']}, {row['cache']}: tuned beforehand on other prompts, {TUNED_TO[what]} {values}"
+            )
     told = [(row, note) for _, row in rows for note in row["notes"] if not note.startswith(OWN_TABLE)]
     notes += [f"{row['label']}, {row['cache']}: {note}" for row, note in told]
     return Section(f"{name}: methods", grid=Grid(f"{name}_methods", COLUMNS, tuple(table)), notes=tuple(notes))

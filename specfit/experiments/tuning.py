@@ -9,21 +9,19 @@ time that is best over the world's cycles. "lambda-online" estimates that price 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from specfit.ablations import offline_price
-from specfit.embedded import world_folder
+from specfit.experiments.asked import Experiment
 from specfit.experiments.toml_values import ExperimentError
 from specfit.methods import EAGLE3, SPECFIT, Method, with_max_nodes
 from specfit.objective import CostModel, CycleState, Selection
 from specfit.run_reading import differences
 from specfit.select import PenalizedPolicy, SizeOnlyPolicy, mean_unions
-from specfit.world import World
-
-SHIPPED = {path.stem: path for path in sorted(world_folder().glob("*.npz"))}
+from specfit.world import SHIPPED, World, WorldError, check_same_models
 
 
 def _untuned(state: CycleState, cost: CostModel) -> Selection:
@@ -49,44 +47,50 @@ def tuned(method: Method, world: World, cost: CostModel) -> tuple[Method, dict[s
     return replace(method, policy=PenalizedPolicy(price, most)), {"tuned": {"price_per_ms": price}}
 
 
-def tuning_file(
-    given: str | None, methods: Sequence[str], target: str, base: Path, draft: Mapping[str, int]
-) -> str | None:
-    """The file of the world on which `methods` are tuned; the embedded pair's own unless one is given.
+def tuning_file(asked: Experiment, base: Path) -> str | None:
+    """The file of the world on which the methods are tuned that need it; the embedded pair's own unless one is given.
 
-    Raises ExperimentError where one is missing, serves no method, is no world, or was recorded with another target or
-    another draft.
+    asked: an experiment whose parts are checked; its `tuning` is as the file gives it, relative to `base`.
+    Raises ExperimentError where one is missing, serves no method, is no world, was recorded with another target,
+    drafter or draft, or has pools that are too small for a method.
     """
+    methods = [name for name in asked.methods if name in TUNED]
     if not methods:
-        if given is not None:
+        if asked.tuning is not None:
             raise ExperimentError(
                 f"tuning is given, but methods has none of {', '.join(TUNED)}, which alone are tuned; leave it out"
             )
         return None
-    if given is None and target != "embedded":
+    if asked.tuning is None and asked.target != "embedded":
         raise ExperimentError(
             f"tuning is missing: method {methods[0]!r} is tuned on a world of other prompts; record one with this "
             "target (`specfit record`), or take lambda-online, which needs none"
         )
-    name = given or "calibration"
+    name = asked.tuning or "calibration"
     path = SHIPPED.get(name) or (base / Path(name).expanduser()).resolve()
     if not path.is_file():
         raise ExperimentError(
             f"tuning: there is no file {path}; record one with `specfit record`, or name one that ships with the "
             f"package for the embedded target: {', '.join(SHIPPED)}"
         )
-    made_with = World.load(path).made_with
-    there = str(made_with.get("target"))
-    if Path(there).name != Path(target).name:  # a folder may be given by any path
-        raise ExperimentError(
-            f"tuning: {name} was recorded with target {there!r}, and this experiment's is {target!r}; what is tuned "
-            "on one model says nothing of another, so record prompts with this one"
-        )
+    world = World.load(path)
+    try:
+        check_same_models(world, asked.target, asked.drafter or "embedded")
+    except WorldError as error:
+        raise ExperimentError(f"tuning: {name} does not fit: {error}") from None
     from specfit.engine.drafter import DraftConfig  # here: it loads torch
 
-    changes = differences(made_with.get("draft"), asdict(DraftConfig(**draft)), "draft")
+    changes = differences(world.made_with.get("draft"), asdict(DraftConfig(**asked.draft)), "draft")
     if changes:
         raise ExperimentError(
             f"tuning: {name} was recorded with another draft ({'; '.join(changes)}); record prompts with this one"
+        )
+    most = max((len(position.pool) for prompt in world.prompts for position in prompt.positions), default=0)
+    if most == 0:
+        raise ExperimentError(f"tuning: {name} holds no decode cycle; record prompts with longer answers")
+    if "size-only" in methods and asked.max_nodes > most:
+        raise ExperimentError(
+            f"max_nodes is {asked.max_nodes}, and the largest pool of tuning ({name}) has {most} nodes, which says "
+            f"nothing to size-only of larger trees; set max_nodes to {most} or less, or leave size-only out"
         )
     return str(path)

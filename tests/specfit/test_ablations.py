@@ -118,7 +118,7 @@ def test_record_then_replay(tiny, tmp_path: Path, capsys) -> None:
     nan.write_text(cost.read_text().replace("0.1", "NaN"))
     for arguments, sentence in (
         (["replay", str(tmp_path / "nothing.npz")], "nothing.npz is no world"),
-        (["replay", str(out)], "and the tuning world with 'embedded'; coefficients belong to one model"),
+        (["replay", str(out)], "--tuning does not fit the world: it was recorded with target 'embedded'"),
         (["replay", str(out), "--tuning", str(out), "--slots", "9"], "between 1 and the world's 8 experts; got 9"),
         (["replay", str(out), "--tuning", str(out), "--cost", str(nan)], "nan; coefficients are finite"),
     ):

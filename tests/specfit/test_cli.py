@@ -55,6 +55,29 @@ def test_run_and_report(tiny, configuration, tmp_path: Path, capsys) -> None:
     assert "fitted with prompts 1, 2, 3, and the file's are 9" in said(capsys)
 
 
+def test_coefficients_in_the_folder_bind_only_what_they_fit(tiny, configuration, tmp_path: Path, capsys) -> None:
+    out, cost = tmp_path / "run", tmp_path / "run" / "calibration.json"
+    command = ["run", *configuration, "--workload", str(tiny.questions), "--ids", "3", "--out", str(out)]
+    few = ["--max-nodes", "3", "--slots", "4"]
+    fitting = ["--calibration-questions", str(tiny.questions)]
+    assert main([*command, *few, "--method", "specfit", *fitting]) == 0
+    assert main([*command, *few, "--method", "ar"]) == 0
+    assert load_run(out / "ar").settings["cost"] is not None
+    capsys.readouterr()
+    assert main([*command, "--method", "ar", "--slots", "8"]) == 2  # begun with them, so it is another run
+    assert "slots_per_layer 4 then, 8 now" in said(capsys)
+    assert main([*command, "--method", "eagle3", "--slots", "4", *fitting]) == 2
+    assert "coefficients for up to 3 nodes, and --max-nodes is 7" in said(capsys)
+    assert main([*command, "--method", "eagle3", "--slots", "4", "--cost", str(cost)]) == 2
+    assert "coefficients for up to 3 nodes, and --max-nodes is 7" in said(capsys) and not (out / "eagle3").exists()
+    assert main([*command, "--method", "eagle3", "--slots", "4"]) == 0
+    assert "left aside, and no time is predicted: it has coefficients for up to 3 nodes" in capsys.readouterr().out
+    assert load_run(out / "eagle3").settings["cost"] is None
+    (out / "ar").rename(tmp_path / "ar")
+    assert main([*command, "--method", "ar", "--slots", "8"]) == 0
+    assert "left aside, and no time is predicted: the coefficients were fitted with" in capsys.readouterr().out
+
+
 def test_experts_may_stay_in_their_files(tiny, configuration, tmp_path: Path) -> None:
     asked = ["--workload", str(tiny.questions), "--category", "one", "--method", "eagle3", "--slots", "4"]
     answers = []
@@ -124,7 +147,7 @@ def test_a_question_that_does_not_fit_is_named_and_the_others_are_done(
     assert main(command) == 2
     printed = capsys.readouterr()
     assert "not done by ar: spec-bench/0/0: the prompt has 300 tokens" in printed.out
-    assert "1 requests were not done" in printed.err and "1 requests are finished" in printed.out
+    assert "one request was not done" in printed.err and "1 requests are finished" in printed.out
 
 
 def test_a_file_where_a_folder_is_needed(tiny, configuration, tmp_path: Path, capsys) -> None:
@@ -137,6 +160,20 @@ def test_a_file_where_a_folder_is_needed(tiny, configuration, tmp_path: Path, ca
 def test_report_of_what_is_no_run(tmp_path: Path, capsys) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "no run folder" in said(capsys)
+
+
+def test_json_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path, capsys) -> None:
+    deep = tmp_path / "deep.json"
+    for place in (deep, tmp_path / "run" / "run.json", tmp_path / "experiment" / "experiment.json"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("[" * 99_999)
+    for arguments, sentence in (
+        (["report", str(tmp_path / "run")], "it is no run header"),
+        (["report", str(tmp_path / "experiment")], "experiment.json is missing or damaged"),
+        (["replay", "problems", "--cost", str(deep)], "deep.json holds no cost coefficients: it is nested too deeply"),
+    ):
+        assert main(arguments) == 2
+        assert sentence in said(capsys)
 
 
 def test_a_missing_target_is_one_sentence(tiny, tmp_path: Path, capsys, monkeypatch) -> None:

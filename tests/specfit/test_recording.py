@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -74,6 +75,46 @@ def test_a_stopped_recording_with_other_settings_is_refused_by_name(tiny, engine
     told: list[int] = []
     assert len(record_world(engine, toy(tiny), raw=True, path=path, progress=told.append).prompts) == 5
     assert told == [1, 2, 3, 4] and [left.name for left in tmp_path.iterdir()] == ["world.npz"]
+
+
+def test_an_atlas_that_another_session_made_in_the_meantime_is_taken(
+    tiny, engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, prefill, decoded = tmp_path / "a.npz", engine.target.prefill, list[object]()
+    monkeypatch.setattr(engine.target, "prefill", lambda ids: decoded.append(ids) or prefill(ids))
+    entering = HalfMade.__enter__
+
+    def late(self: HalfMade) -> HalfMade:  # the other one records between the look and the lock
+        monkeypatch.setattr(HalfMade, "__enter__", entering)
+        ensure_atlas(path, lambda: nullcontext(engine), toy(tiny), raw=True)
+        return entering(self)
+
+    monkeypatch.setattr(HalfMade, "__enter__", late)
+    atlas = ensure_atlas(path, lambda: nullcontext(engine), toy(tiny), raw=True)
+    assert len(decoded) == len(atlas.trajectories) == 5
+    assert [left.name for left in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_recording_that_ends_takes_nothing_of_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, remove = list[str](), shutil.rmtree
+
+    def while_it_goes(folder: Path, **more: bool) -> None:
+        with pytest.raises(RecordingError, match="is being recorded") as busy:
+            HalfMade(tmp_path / "w.npz", {"a": 1}).__enter__()
+        refused.append(str(busy.value))
+        remove(folder, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", while_it_goes)
+    with HalfMade(tmp_path / "w.npz", {"a": 1}):
+        pass
+    assert len(refused) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_damaged_note_of_what_is_recorded_is_named(tmp_path: Path) -> None:
+    (tmp_path / "w.npz.part").mkdir()
+    (tmp_path / "w.npz.part" / "asked.json").write_text("[" * 99_999)
+    with pytest.raises(RecordingError, match=r"asked\.json is damaged \(it is nested too deeply"):
+        HalfMade(tmp_path / "w.npz", {}).__enter__()
 
 
 def test_a_question_whose_decoding_fails_is_left_out_where_that_is_asked(

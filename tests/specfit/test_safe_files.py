@@ -7,7 +7,7 @@ from pathlib import Path, PureWindowsPath
 
 import pytest
 
-from specfit.safe_files import disk_errors, new_folder, replace_file, safe_name, write_all
+from specfit.safe_files import disk_errors, new_folder, parse_json, replace_file, safe_name, write_all
 
 ODD = [
     "org/na:me", "a/b\\c?*", "x" * 300, "CON", "con", "nul", "com1", "LPT9", "a.", "a ", "", ".", "..", "-", "_a",
@@ -70,3 +70,10 @@ def test_disk_errors_are_one_sentence(number: int, words: str) -> None:
         disk_errors(ValueError, "saving", "try again"),
     ):
         raise OSError(number, os.strerror(number), "/a/b.txt")
+
+
+def test_json_that_no_parser_takes_is_a_value_error() -> None:
+    assert parse_json(b'{"a": [1]}') == {"a": [1]}
+    for text in ("[" * 99_999, '{"a":' * 99_999, b"\xff", ""):
+        with pytest.raises(ValueError):
+            parse_json(text)

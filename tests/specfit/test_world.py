@@ -65,11 +65,14 @@ def test_a_file_that_is_no_world_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     np.savez(tmp_path / "about.npz", about=np.array("[1]"))
+    np.savez(tmp_path / "deep.npz", about=np.array("[" * 99_999))
     np.savez(tmp_path / "pickle.npz", about=np.array([{"a": 1}], dtype=object))
     np.save(tmp_path / "array.npy", np.zeros(3))
     broken = [whole[:40], whole[: len(whole) // 2], whole[:-30], b"", b"not a world"]
     broken.append(whole[: len(whole) // 2] + b"\0" * 200 + whole[len(whole) // 2 + 200 :])
-    broken += [(tmp_path / name).read_bytes() for name in ("other.npz", "about.npz", "pickle.npz", "array.npy")]
+    broken += [
+        (tmp_path / name).read_bytes() for name in ("other.npz", "about.npz", "deep.npz", "pickle.npz", "array.npy")
+    ]
     for content in broken:
         path.write_bytes(content)
         with pytest.raises(WorldError, match=r"world.npz is no world.*record one with `specfit record`"):

@@ -188,7 +188,7 @@ def test_the_command_plans_runs_and_reports(tiny, tmp_path: Path, capsys: pytest
     assert main(["experiment", file, "--out", out, "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "ones-4-slots-ar" in printed and "3 requests, to do, unknown" in printed and "of HOST memory" in printed
-    assert "2 cells, 2 to do; decoding them takes unknown" in printed and not (tmp_path / "out").exists()
+    assert "2 cells, 2 to do; how long that takes is unknown" in printed and not (tmp_path / "out").exists()
     assert main(["experiment", file, "--out", out, "--only", "*-ar"]) == 0
     assert main(["experiment", file, "--out", out, "--dry-run"]) == 0
     assert "2 cells, 1 to do; decoding them takes about" in capsys.readouterr().out

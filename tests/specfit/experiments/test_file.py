@@ -94,6 +94,11 @@ def test_shipped_files_are_read_and_have_the_papers_ids_and_limits(shipped: Path
             'slots = [8]\nmethods = ["lambda-offline"]\n[draft]\ndepth = 4',
             "another draft (draft.depth: there 5, here 4)",
         ),
+        (
+            "slots = [8]",
+            'slots = [8]\nmethods = ["ar", "size-only"]\nmax_nodes = 19\norder = "interleaved"',
+            "the largest pool of tuning (calibration) has 18 nodes",
+        ),
         ('[[workload]]\nname = "w"', '[workload]\nname = "w"', "[[workload]]"),
     ],
 )
@@ -110,7 +115,11 @@ def test_what_is_wrong_is_refused_by_its_name(tmp_path: Path, old: str, new: str
         ({"more": 'routes = ["atlas", "prior"]'}, "head is missing: routes 'prior' need a file"),
         ({"replaced": ("drafter = ", "device = ")}, "drafter is missing: method 'eagle3' drafts"),
         ({"more": 'methods = ["size-only"]'}, "tuning is missing: method 'size-only' is tuned on a world"),
-        ({"more": 'methods = ["size-only"]\ntuning = "news"'}, "news was recorded with target 'embedded', and this"),
+        (
+            {"more": 'methods = ["size-only"]\ntuning = "news"'},
+            "news does not fit: it was recorded with target 'embedded'",
+        ),
+        ({"more": "max_nodes = 9"}, "calibration.cost has coefficients for up to 7 nodes, and max_nodes is 9"),
         ({"more": "cleared = true"}, "calibration.cost serves one cache"),
         (
             {"replaced": ("[calibration]", '[calibration]\nprotocol = "paper"')},

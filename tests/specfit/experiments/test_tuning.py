@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import specfit
 from specfit.ablations import offline_price
 from specfit.experiments.by_name import method_named
 from specfit.experiments.driver import run_experiment
+from specfit.experiments.report import write_report
+from specfit.experiments.toml_values import ExperimentError
 from specfit.replay import replay
 from specfit.run_folder import load_run, save_run
 from specfit.runs import MethodRun, with_memory
@@ -74,11 +77,25 @@ def test_tuned_methods_run_with_what_they_learnt_and_a_memory_survives_a_stop(ti
     price = runs["lambda-offline"].settings["tuned"]["price_per_ms"]
     assert price == pytest.approx(offline_price(World.load(world), cost), rel=1e-9)
 
+    told = " ".join(write_report(out)[0].split())
+    assert (
+        "lambda-offline, 4 slots: tuned beforehand on other prompts, to a price of time, in tokens per ms, of" in told
+    )
+    assert f" of {price:.4g}" in told
+
     with pytest.raises(KeyboardInterrupt):
         run_experiment(asked(tiny, tmp_path, world, METHODS), other, watcher=StopAfterTwo())
     assert len(load_run(other / "ones-4-slots-lambda-online").requests) == 2
     assert len(run_experiment(asked(tiny, tmp_path, world, METHODS), other, watcher=Heard()).done) == 4
     assert deterministic(load_run(other / "ones-4-slots-lambda-online")) == deterministic(runs["lambda-online"])
+
+
+def test_a_world_of_another_drafter_tunes_nothing(tiny, world, tmp_path: Path) -> None:
+    ask = partial(asked, tiny, tmp_path, world, ("size-only",))
+    moved = ask(replaced=(str(tiny.drafter), str(tmp_path / "moved" / tiny.drafter.name)))  # by any path
+    assert moved.tuning == str(world)
+    with pytest.raises(ExperimentError, match="does not fit: it was recorded with drafter .*, and what it shall serve"):
+        ask(replaced=(str(tiny.drafter), str(tmp_path / "another")))
 
 
 def test_a_tuned_method_may_be_added_and_without_coefficients_it_alone_is_missing(tiny, world, tmp_path: Path) -> None:
