@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from workbench.mime import fitting
-from workbench.theme import COLUMN_IN, METHOD_COLOURS
+from workbench.theme import COLUMN_IN, METHOD_COLOURS, OTHER_COLOURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,21 @@ class Chart:
 
 def looks(panel: Panel) -> list[int]:
     """Which shape, dash and hatch each series of the panel takes, 0 to 3: a method's own, so that it looks the same in
-    every figure, or the first that is still free."""
-    methods = list(METHOD_COLOURS.values())
-    taken: list[int] = []
-    for series in panel.series:
-        own = methods.index(series.colour) if series.colour in methods else None
-        free = [look for look in range(4) if look not in taken]
-        taken.append(own if own is not None and own not in taken else free[0] if free else len(taken) % 4)
-    return taken
+    every figure, or one that is still free. Clouds of points come last, and dotted lines take none: they need no shape.
+    """
+    if any(series.mark == "stack" for series in panel.series):  # stages, which are no methods
+        return [at % 4 for at in range(len(panel.series))]
+    methods = [*METHOD_COLOURS.values(), OTHER_COLOURS[0]]
+    found: dict[int, int] = {}
+    for at, series in enumerate(panel.series):
+        if series.colour in methods and not series.dash and methods.index(series.colour) not in found.values():
+            found[at] = methods.index(series.colour)
+    order = (3, 0, 1, 2) if found else (0, 1, 2, 3)  # beside methods, first what none of the paper's has
+    free = [look for look in order if look not in found.values()]
+    for at in sorted(range(len(panel.series)), key=lambda at: panel.series[at].mark == "points"):
+        if at not in found:
+            found[at] = free.pop(0) if free and not panel.series[at].dash else at % 4
+    return [found[at] for at in range(len(panel.series))]
 
 
 def rows_csv(rows: tuple[Mapping[str, Any], ...]) -> str:

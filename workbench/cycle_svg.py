@@ -138,7 +138,8 @@ def _stretches(mask: np.ndarray, *, joined: bool) -> list[tuple[int, int, int]]:
 def _state_keys(cycle: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(a key's drawing, its words) of the states that the tree has."""
     keys = []
-    for state in dict.fromkeys(["root", *(node["state"] for node in cycle["nodes"])]):
+    present = {"root", *(node["state"] for node in cycle["nodes"])}
+    for state in (state for state in STATE_WORDS if state in present):
         colour = LIGHT["ink"] if state == "root" else LIGHT[state]
         fill = colour if state in ("root", "accepted") else LIGHT["page"]
         dash = _dash({"left_out": "3 2", "undrafted": "1 2"}.get(state, ""))

@@ -19,10 +19,14 @@ function render({ model, el }) {
   const reset = make("button", "sf-button", choices, "Back to this run's choice");
   const told = make("div", "sf-note sf-told", root);
   const summary = make("div", "sf-summary", root);
-  const wishes = makeAsk(model, notice);
+  const wishes = makeAsk(model, notice, () => {
+    wanted = null;
+    drawAll();
+  });
   let cycle = null;
   let drawn = null;
   let picks = [];
+  let wanted = null; // the number of the wish asked last, until Python has answered it
 
   const tree = makeTree(treeBox, { onPoint: pointNode, onToggle: toggle, onReset: restore });
   const map = makeMap(mapBox, { onPoint: pointCell });
@@ -111,7 +115,8 @@ function render({ model, el }) {
   function choose(nodes) {
     if (nodes.join() === picks.join()) return; // nothing to ask, so no answer to wait for
     picks = nodes; // the answer takes a moment, and the next click may come before it
-    wishes.ask({ nodes, seq: model.get("seq") });
+    wanted = Math.random();
+    wishes.ask({ nodes, seq: model.get("seq"), nth: wanted });
     tree.mark(new Set(nodes), new Set(), nodes.join() !== cycle.chosen.join());
   }
 
@@ -129,9 +134,10 @@ function render({ model, el }) {
       pairs(summary, cycle.summary, cycle.committed);
       say("");
     }
-    drawn = cycle;
     const shown = model.get("shown");
-    picks = model.get("nodes");
+    if (drawn !== cycle || model.get("answered") === wanted) wanted = null;
+    if (wanted === null) picks = model.get("nodes"); // else this answers an earlier click than the last
+    drawn = cycle;
     tree.mark(new Set(picks), new Set(shown.path), shown.edited);
     drawTable(table, model.get("words").columns, shown.rows);
     reset.hidden = !shown.edited;

@@ -10,7 +10,9 @@ The browser draws and lights up; every number comes from here, from the core's o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,9 @@ class CycleView(anywidget.AnyWidget):
     notice = traitlets.Unicode("").tag(sync=True)
     """A sentence above the view, for what a person must know; empty for none."""
     asked = traitlets.Dict().tag(sync=True)
-    """From the browser: {"nodes": [...], "seq": the drawing it was clicked in}."""
+    """From the browser: {"nodes": [...], "seq": the drawing it was clicked in, "nth": what tells it from others}."""
+    answered = traitlets.Any(None).tag(sync=True)
+    """`nth` of the wish answered last, granted or not."""
     seq = traitlets.Int(0).tag(sync=True)
     """Counts drawings; bumped last, the browser draws when it changes."""
 
@@ -81,6 +85,7 @@ class CycleView(anywidget.AnyWidget):
         title: str = "",
     ) -> None:
         super().__init__()
+        self.turning = threading.RLock()  # a person clicks while a live run's worker draws
         self.record: CycleRecord | None = None
         self.fuller: CycleRecord | None = None
         self.full_levels: int | None = None  # of a draft that does not stop early, where the run says it
@@ -145,17 +150,21 @@ class CycleView(anywidget.AnyWidget):
 
     @traitlets.observe("asked")
     def _answer(self, change: Any) -> None:
-        """A click; one that was meant for an earlier cycle, or asks for no legal tree, is not answered."""
+        """A click; one that was meant for an earlier cycle, or asks for no legal tree, changes nothing."""
         asked = change["new"]
-        if self.record is None or asked.get("seq", -1) < self._shown_since:
-            return
-        nodes = tuple(asked.get("nodes", ()))
-        try:
-            chosen = check_legal(self.record.pool, nodes, max_nodes=max(self.max_nodes, len(self.nodes)))
-        except (ValueError, TypeError):
-            return
-        with self.hold_sync():
-            self.nodes = chosen
+        with self.turning:
+            if self.record is None:
+                return
+            chosen = self.nodes
+            if asked.get("seq", -1) >= self._shown_since:
+                most = max(self.max_nodes, len(self.nodes), len(self.record.selection.nodes))
+                with suppress(ValueError, TypeError):
+                    chosen = check_legal(self.record.pool, tuple(asked.get("nodes", ())), max_nodes=most)
+            with self.hold_sync():
+                self.answered = asked.get("nth")
+                if chosen == self.nodes:
+                    self.seq += 1  # an answer, though nothing changes
+                self.nodes = chosen
 
     _holding_trait = False
 

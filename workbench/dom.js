@@ -20,8 +20,9 @@ function legend(box, entries, note) {
 const PATIENCE_MS = 4000;
 const NO_ANSWER = "The kernel does not answer: it is busy, or it was restarted and no longer knows this view. If it is idle, run this cell again.";
 
-// Sends a wish to Python, which answers by another `seq`; says so where no answer comes. Call stop() at the end.
-function makeAsk(model, notice) {
+// Sends a wish to Python, which answers by another `seq`. Where no answer comes, onSilence() draws what Python last
+// said, and a notice says so. Call stop() at the end.
+function makeAsk(model, notice, onSilence) {
   let waiting = null;
   const stop = () => clearTimeout(waiting);
   function ask(wish) {
@@ -31,6 +32,7 @@ function makeAsk(model, notice) {
     model.save_changes();
     waiting = setTimeout(() => {
       if (model.get("seq") !== since) return;
+      onSilence();
       notice.textContent = NO_ANSWER; // the next answer draws the notice anew
       notice.hidden = false;
     }, PATIENCE_MS);

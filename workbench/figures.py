@@ -107,37 +107,42 @@ def figure_4b(runs: Iterable[Any]) -> Chart:
 
 
 def _pressure(records: list[RunRecord], keys: Sequence[str], name: str, title: str, width: float) -> Chart:
-    slots = sorted({slots_of(run) for run in records}, reverse=True)
-    places = tuple("cleared" if count == 0 else str(count) for count in slots)
+    caches = {cache_of(run): _slots_said(run) for run in sorted(records, key=slots_of, reverse=True)}
+    places = tuple(cache.removesuffix(" slots") for cache in caches)
     groups = by_workload(records)
-    found = {(workload_of(run), run.method, slots_of(run)): measure(run) for run in records}
+    found = {(workload_of(run), run.method, cache_of(run)): measure(run) for run in records}
     rows: list[Mapping[str, Any]] = [
         {
             "source": OURS,
             "workload": workload,
-            "slots": count,
+            "slots": caches[cache],
             "method": method,
             **{key: getattr(metrics, key) for key in keys},
         }
-        for (workload, method, count), metrics in found.items()
+        for (workload, method, cache), metrics in found.items()
     ]
     panels = []
     for key in keys:
         series = []
         for workload, group in groups.items():
             for method in methods_of(group):
-                measured = [found.get((workload, method, count)) for count in slots]
+                measured = [found.get((workload, method, cache)) for cache in caches]
                 points = tuple(None if metrics is None else getattr(metrics, key) for metrics in measured)
                 words = method_words(method) if len(groups) == 1 else f"{method_words(method)}, {workload}"
                 series.append(Series(words, places, points, colour_of(method, records), "line"))
         panels.append(Panel("expert slots per layer", PRESSURE[key], tuple(series)))
     notes = timing_notes(records)
-    if len(slots) < 2:
+    if len(caches) < 2:
         notes += ("Only one cache size is among these runs; give runs with several to see the trend.",)
     if any((place := place_of(run)) is not None and place.figure == 2 for run in records):
         rows += [{key: row[key] for key in ("source", "workload", "slots", "method", *keys)} for row in pressure_rows()]
         notes += (f"The paper's Figure 4 is among the numbers. {BESIDE}",)
     return Chart(name, title, tuple(panels), tuple(rows), notes, width, 2.0, about=", ".join(groups))
+
+
+def _slots_said(run: RunRecord) -> int | None:
+    """Expert slots a layer, 0 for a cleared cache; None where the run does not say."""
+    return slots_of(run) if run.settings.get("cleared") or run.settings.get("slots_per_layer") is not None else None
 
 
 def equation_8(runs: Iterable[Any], *, transfer_ms: float | None = None) -> Chart:

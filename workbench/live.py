@@ -224,8 +224,9 @@ class LiveRun(ipywidgets.VBox):
         self.run = growing.record()
         self.controls.progress.value = min(len(growing.decoding.output), self.controls.progress.max)
         self.controls.say(f"{growing.progress()} of at most {self.controls.progress.max} tokens")
-        if self.controls.follow.value or last:
-            self.side.follow(self.run)
+        with self.side.turning:  # a person who walks back meanwhile is not pulled forward again
+            if self.controls.follow.value or last:
+                self.side.follow(self.run)
 
     def _end(self, growing: GrowingRun) -> None:
         """Show the last state whatever the pace, and keep the run."""

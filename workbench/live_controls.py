@@ -14,7 +14,7 @@ from workbench.token_text import visible
 
 ACCURACIES = [("exact", 1.0), ("90 % right", 0.9), ("60 % right", 0.6), ("30 % right", 0.3)]
 FITTING = {"description_width": "initial"}
-WRONG = "#cc5a10"  # reads on a light and a dark page
+WRONG = "var(--sf-rejected, #b34700)"  # the page's own, light or dark; `widget_css` defines it for .sf-status
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from workbench.charts import Chart, Panel, looks
@@ -9,6 +10,7 @@ from workbench.plotly_theme import GREY, axes
 
 DASHES = ("dashdot", "dash", "solid", "longdash")  # of AR, EAGLE-3, SpecFit and others, as in paper_figures.py
 SHAPES = ("circle", "diamond", "square", "triangle-up")
+WIDE, LINE_PX = 100, 16  # characters and pixels of a line of notes
 ON_SCREEN = {  # shades lighter than in print: they must show on a dark page as well
     "#0a5f9e": "#2a80c7",
     "#00765a": "#12906f",
@@ -25,20 +27,22 @@ def plotly_figure(chart: Chart) -> Any:
     from plotly.subplots import make_subplots
 
     figure = go.Figure() if len(chart.panels) == 1 else make_subplots(rows=1, cols=len(chart.panels))
-    told = {"text": _text(chart.notes[0]), "font": {"size": 12}} if chart.notes else {}
+    lines = [line for note in chart.notes for line in textwrap.wrap(note, WIDE)]
+    told = {"text": "<br>".join(map(_text, lines)), "font": {"size": 12}} if lines else {}
+    deeper = LINE_PX * max(0, len(lines) - 1)  # than where one line of notes is over it
     title = {
         "text": _text(chart.title),
         "font": {"size": 14},
         "x": 0,
         "xref": "paper",
-        "y": 0.97,
+        "y": 1 - 10 / (340 + deeper),
         "yanchor": "top",
         "subtitle": told,
     }
-    look = axes("", "", height=340, title=title)
+    look = axes("", "", height=340 + deeper, title=title)
     x_axis, y_axis = look.pop("xaxis"), look.pop("yaxis")
     figure.update_layout(look, barmode="stack" if _stacked(chart) else "group")
-    figure.update_layout(margin={"t": 100 if chart.notes else 76}, legend={"y": 1.01})
+    figure.update_layout(margin={"t": 100 + deeper if lines else 76}, legend={"y": 1.01})
     figure.update_xaxes(x_axis)
     figure.update_yaxes(y_axis)
     for number, panel in enumerate(chart.panels, start=1):

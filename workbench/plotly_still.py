@@ -6,6 +6,7 @@ are made of: scatters (marks, lines, texts), bars that lie, straight lines acros
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from workbench.mime import fitting
@@ -18,15 +19,27 @@ POINT = 0.6  # points of print for a pixel of the screen
 
 def pictured(figure: Any, about: str) -> Any:
     """The same figure, which shows itself with a static picture beside and `about` as its text."""
+    made = _kind()(figure)
+    made._about = about
+    return made
+
+
+@cache
+def _kind() -> Any:
+    """The class of such figures; made where it is needed, as plotly loads only there."""
     import plotly.graph_objects as go
 
     class Pictured(go.Figure):
         # plotly's own ways to show itself: nothing beside the figure, or a page that fetches plotly from the network
         _ipython_display_: Any = None
         _repr_html_: Any = None
+        _about = ""
 
         def __repr__(self) -> str:
-            return about
+            return self._about
+
+        def __reduce__(self) -> Any:
+            return pictured, (self.to_dict(), self._about)  # as plotly's own, which knows no text
 
         def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
             return {
@@ -35,7 +48,7 @@ def pictured(figure: Any, about: str) -> Any:
                 "application/vnd.plotly.v1+json": self.to_plotly_json(),
             }
 
-    return Pictured(figure)
+    return Pictured
 
 
 def still_svg(figure: Any) -> str:

@@ -32,9 +32,9 @@ def reliability(runs: Iterable[Any], *, bins: int = 10) -> Chart:
     series, rows = [], []
     bare = False
     for method in methods_of(_drafting(records)):
-        cycles = _once(run for run in records if run.method == method)
-        pairs = [pair for cycle in cycles for pair in path_outcomes(cycle)]
-        bare |= any(cycle.truth is None for cycle in cycles)
+        mine = [run for run in records if run.method == method]
+        pairs = _once(mine)
+        bare |= any(cycle.truth is None for run in mine for _, cycle in run.cycles())
         if not pairs:
             continue
         probs, right = (np.array(column, float) for column in zip(*pairs, strict=True))
@@ -62,7 +62,7 @@ def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
     """Wilson's interval of a share of `count` independent trials, 95 % for the given z."""
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     reach = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    return max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach))
 
 
 def path_outcomes(cycle: CycleRecord) -> list[tuple[float, bool]]:
@@ -141,14 +141,18 @@ def union_by_size(runs: Iterable[Any], *, most: int = 7) -> Chart:
     return Chart("union_by_size", "Experts by tree size", (panel,), tuple(rows), notes)
 
 
-def _once(runs: Iterable[RunRecord]) -> list[CycleRecord]:
-    """The runs' cycles, one of those that drafted the same at the same place: another cache is no further evidence."""
-    found = {
-        (workload_of(run), request.request_id, cycle.prefix_length, cycle.pool.parents, cycle.pool.tokens): cycle
-        for run in runs
-        for request, cycle in run.cycles()
-    }
-    return list(found.values())
+def _once(runs: Iterable[RunRecord]) -> list[tuple[float, bool]]:
+    """`path_outcomes` of the runs, each path at each place once: another cache, or a draft that stopped elsewhere, is
+    no further evidence. Sorted, so that the order of the runs changes no digit."""
+    found: dict[Any, tuple[float, bool]] = {}
+    for run in runs:
+        for request, cycle in run.cycles():
+            place, pool = (workload_of(run), request.request_id, cycle.prefix_length), cycle.pool
+            told = range(len(pool)) if cycle.truth is not None else cycle.selection.nodes
+            for node, outcome in zip(told, path_outcomes(cycle), strict=True):
+                path = (*place, tuple(pool.tokens[step] for step in pool.path(node)))
+                found[path] = max(outcome, found.get(path, outcome))
+    return sorted(found.values())
 
 
 def _drafting(runs: Sequence[RunRecord]) -> list[RunRecord]:

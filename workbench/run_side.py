@@ -37,6 +37,7 @@ class RunSide:
 
     def __init__(self, source: Any, *, cost: CostModel | None = None, tokens: Mapping[int, str] | None = None) -> None:
         self.strip, self.view = RunStrip(), CycleView()
+        self.turning = self.view.turning  # held by whoever changes what is shown
         self.moved: Callable[[RunSide], None] = lambda side: None  # called when the person moved this side
         self.fuller: Fuller = lambda request, cycle: None
         self.run: RunRecord | None = None
@@ -178,14 +179,15 @@ class RunSide:
 
     def _asked(self, change: Any) -> None:
         asked = change["new"]
-        if self.run is None:
-            self.strip.seq += 1  # an answer, though there is nothing to turn to
-            return
-        if "order" in asked or "question" in asked:
-            self.reorder(asked.get("order", self.strip.order), int(asked.get("question", self.strip.question)))
-        elif "at" in asked:
-            self.go(int(asked["at"]))
-        self.moved(self)
+        with self.turning:
+            if self.run is None:
+                self.strip.seq += 1  # an answer, though there is nothing to turn to
+                return
+            if "order" in asked or "question" in asked:
+                self.reorder(asked.get("order", self.strip.order), int(asked.get("question", self.strip.question)))
+            elif "at" in asked:
+                self.go(int(asked["at"]))
+            self.moved(self)
 
     def _what_to_know(self) -> str:
         if not self.cycles:

@@ -7,7 +7,11 @@ function render({ model, el }) {
   const root = make("div", "specfit sf-strip", el);
   const notice = make("div", "sf-notice", root);
   notice.setAttribute("role", "status");
-  const wishes = makeAsk(model, notice);
+  const wishes = makeAsk(model, notice, () => {
+    stop();
+    wanted = null;
+    draw();
+  });
   const bar = make("div", "sf-bar", root);
   const name = make("span", "sf-title", bar);
   const button = (sign, label, act) => {

@@ -111,9 +111,10 @@ def widget_css(name: str) -> str:
     light, dark = (
         "".join(f"--sf-{key.replace('_', '-')}:{value};" for key, value in colours.items()) for colours in (LIGHT, DARK)
     )
-    dark_pages = '[data-jp-theme-light="false"] .specfit, [data-vscode-theme-kind="vscode-dark"] .specfit'
+    ours = ":is(.specfit, .sf-status)"
+    dark_pages = f'[data-jp-theme-light="false"] {ours}, [data-vscode-theme-kind="vscode-dark"] {ours}'
     return (
-        f".specfit{{{light}}}\n{dark_pages}{{{dark}}}\n"
+        f"{ours}{{{light}}}\n{dark_pages}{{{dark}}}\n"
         + Path(__file__).with_name("widgets.css").read_text(encoding="utf-8")
         + Path(__file__).with_name(f"{name}.css").read_text(encoding="utf-8")
     )

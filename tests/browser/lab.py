@@ -151,3 +151,15 @@ class Lab:
             }""",
             expression,
         )
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG contrast of two CSS rgb() colours."""
+
+    def lightness(colour: str) -> float:
+        parts = [float(p) / 255 for p in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((lightness(one), lightness(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.browser.lab import contrast
+
 SETUP = """from tests.toys import *
 from tests.workbench.worlds import *
 from workbench.cycle_view import CycleView
@@ -81,6 +83,23 @@ def test_a_tree_cannot_outgrow_its_limit(page):
         page.page.wait_for_timeout(120)
     assert int(page.value("len(view.nodes)")) <= 7
     assert "at most 7 nodes" in page.page.locator(".sf-readout").inner_text()
+
+
+def test_no_click_is_lost_on_a_slow_kernel(page):
+    wait_value(page, "view.observe(lambda _: __import__('time').sleep(1.5), 'asked')", "None")
+    page.page.evaluate(  # at once, so that the second waits in the page until the kernel is idle
+        """() => [14, 10].forEach((node) => document.querySelector(`.sf-node[data-node="${node}"]`)
+                                            .dispatchEvent(new MouseEvent("click", { bubbles: true })))"""
+    )
+    page.page.wait_for_selector(".sf-yours")  # the first is answered
+    node(page, 3).click()
+    page.page.wait_for_timeout(4500)
+    selected = page.page.locator('.sf-node[aria-selected="true"]').evaluate_all(
+        "nodes => nodes.map(node => Number(node.dataset.node)).filter(node => node >= 0).sort((a, b) => a - b)"
+    )
+    assert str(tuple(selected)) == page.value("view.nodes")
+    chosen = set(json.loads(page.value("list(cycle.selection.nodes)")))
+    assert {3, 10, 14} ^ chosen & {3, 10, 14} == set(selected) & {3, 10, 14}
 
 
 def test_keys_alone_suffice(page, shots):
@@ -170,15 +189,3 @@ def test_showing_it_again_and_again_leaves_no_listener(lab):
     node_of.click()
     lab.page.wait_for_timeout(300)
     assert lab.value("view.nodes") == "(0, 2, 3, 6, 10, 14)"
-
-
-def contrast(one, other):
-    """WCAG contrast of two CSS rgb() colours."""
-
-    def lightness(colour):
-        parts = [float(p) / 255 for p in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    high, low = sorted((lightness(one), lightness(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)

@@ -52,19 +52,19 @@ def page(lab, folder):
 
 def test_a_run_of_the_real_engine_starts_stops_and_finishes(page, shots):
     assert page.value("(live.controls.slots.value, live.controls.link.value)") == "(24, 0.3)"
-    # A token a cycle and a slow link: some ten seconds of decoding, so that Stop comes in its midst on any machine.
+    # A token a cycle and a slow link: some thirty seconds of decoding, so that Stop comes in its midst on any machine.
     page.page.get_by_label("method").select_option("AR")
-    fill(page, slots_per_layer=6, emulated_link=10, tokens_at_most=120)
+    fill(page, slots_per_layer=6, emulated_link=30, tokens_at_most=120)
     button(page, "Start").click()
     page.page.wait_for_selector(".sf-piece.now")
-    wait_for(page, "len(live.run.cycles()) >= 8")
+    wait_for(page, "len(live.run.cycles()) >= 4", tries=900)
     assert page.page.locator(".sf-cycle .sf-title").inner_text().startswith("question 0")
     asked = int(page.value("len(live.run.cycles())"))
     button(page, "Stop").click()
     wait_for(page, "live.running", "False")
     page.page.get_by_text("Stopped after").first.wait_for()
     stopped = load_run(eval_path(page))
-    assert not stopped.complete and asked <= len(stopped.cycles()) < 119
+    assert not stopped.complete and asked <= len(stopped.cycles())
     assert stopped.settings["slots_per_layer"] == 6 and stopped.settings["link"]["kind"] == "emulated"
 
     page.page.get_by_label("method").select_option("SpecFit")
@@ -85,7 +85,7 @@ def test_a_run_of_the_real_engine_starts_stops_and_finishes(page, shots):
 
 def test_running_the_cell_again_frees_the_old_engine(page):
     button(page, "Start").click()
-    wait_for(page, "live.run is not None")
+    wait_for(page, "live.run is not None", tries=900)  # the engine loads, and an atlas is recorded
     page.value("globals().__setitem__('old', live) or globals().__setitem__('old_engine', live._engine)")
     page.page.evaluate(
         """() => { const panel = window.jupyterapp.shell.currentWidget;

@@ -21,9 +21,15 @@ def test_the_first_chapter_runs(lab, folder, shots):
     lab.page.wait_for_selector(".js-plotly-plot .point")
     assert lab.page.locator(".sf-strip").count() == 3  # the player, and two runs side by side
     assert lab.page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    before = lab.value("player.view.nodes")
+    held = lab.value("2 in player.view.nodes")
     lab.page.locator('.sf-node[data-node="2"]').first.click()
-    lab.page.wait_for_timeout(500)
-    assert lab.value("player.view.selection.nodes") != "None"
+    for _ in range(60):
+        if lab.value("player.view.nodes") != before:
+            break
+        lab.page.wait_for_timeout(50)
+    assert lab.value("player.view.nodes") != before
+    assert {held, lab.value("2 in player.view.nodes")} == {"True", "False"}
 
 
 def test_its_export_shows_tree_and_map_without_a_kernel(folder):

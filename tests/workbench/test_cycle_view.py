@@ -91,6 +91,14 @@ def test_a_click_that_asks_for_no_legal_tree_changes_nothing(nodes):
     asked = {"nodes": nodes, "seq": view.seq}
     view._handle_msg({"content": {"data": {"method": "update", "state": {"asked": asked}}}, "buffers": []})
     assert view.nodes == CYCLE.selection.nodes
+    assert view.seq == asked["seq"] + 1  # a refusal is an answer, or the page says that the kernel gives none
+
+
+def test_the_runs_own_choice_comes_back_though_it_is_larger_than_a_what_if_tree_may_be():
+    view = CycleView(CYCLE, tokens=RUN.tokens, cost=TOY_COST, max_nodes=len(CYCLE.selection.nodes) - 2)
+    click(view, [0])
+    click(view, CYCLE.selection.nodes)
+    assert view.nodes == CYCLE.selection.nodes and not view.shown["edited"]
 
 
 def test_a_click_meant_for_the_cycle_before_is_not_answered():

@@ -10,10 +10,12 @@ from specfit.fit import Probe, fit_consecutive
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.metrics import copy_ms, decompose, measure
 from specfit.run_folder import save_run
-from tests.toys import TOY_COST, toy_run
+from tests.toys import TOY_COST, ToyWorld, toy_decoding, toy_request, toy_run
 from workbench import figures
 from workbench.calibration_figures import residuals
 from workbench.charts import looks
+from workbench.cycle_view import CycleView
+from workbench.frontier import frontier_chart, frontier_data, marked_choices
 from workbench.paper_place import PLACES, place_of, table_rows
 from workbench.pool_figures import wilson
 from workbench.tables import run_tables, theory_table
@@ -47,6 +49,15 @@ def test_cache_pressure_orders_slots_and_puts_the_cleared_cache_last():
     chart = figures.cache_pressure([*RUNS, cleared])
     assert chart.panels[0].series[2].x == ("8", "4", "cleared")
     assert "several" in " ".join(figures.cache_pressure(RUNS[:3]).notes)
+    silent = replace(RUNS[5], settings={k: v for k, v in RUNS[5].settings.items() if k != "slots_per_layer"})
+    for runs in ([*RUNS, cleared, silent], [silent, cleared, *RUNS]):  # a cache of which nothing is known is its own
+        chart = figures.cache_pressure(runs)
+        (specfit,) = (series for series in chart.panels[0].series if series.name == "SpecFit")
+        shown = dict(zip(specfit.x, specfit.y, strict=True))
+        assert set(shown) == {"8", "4", "cleared", "?"}
+        assert shown["cleared"] == measure(cleared).decode_tps and shown["?"] == measure(silent).decode_tps
+        slots = [row["slots"] for row in chart.rows if row["method"] == "specfit"]
+        assert sorted(slots, key=str) == [0, 4, 8, None]
 
 
 def test_figures_4a_and_4b_are_the_panels_of_cache_pressure_and_workloads_stay_apart():
@@ -140,9 +151,34 @@ def test_reliability_counts_every_drafted_node_once():
     assert twice.rows == figures.reliability(RUNS[1:2]).rows
 
 
+def test_reliability_counts_a_path_once_whatever_the_order_of_the_runs():
+    def without_truth(run):
+        bare = [
+            replace(request, cycles=tuple(replace(cycle, truth=None) for cycle in request.cycles))
+            for request in run.requests
+        ]
+        return replace(run, requests=tuple(bare))
+
+    patient = toy_run(SPECFIT, tokens=30)
+    shallow = [toy_request(n, toy_decoding(ToyWorld(0), (n, 1, 2), depth=2, max_new_tokens=30)) for n in range(3)]
+    eager = replace(patient, requests=tuple(shallow), settings={**patient.settings, "slots_per_layer": 8})
+    for runs in ([eager, patient], [without_truth(eager), without_truth(patient)], [eager, without_truth(patient)]):
+        paths = {
+            (request.request_id, cycle.prefix_length, tuple(cycle.pool.tokens[step] for step in cycle.pool.path(node)))
+            for run in runs
+            for request, cycle in run.cycles()
+            for node in (range(len(cycle.pool)) if cycle.truth is not None else cycle.selection.nodes)
+        }
+        one, other = figures.reliability(runs), figures.reliability(runs[::-1])
+        assert sum(row["nodes"] for row in one.rows) == len(paths)
+        assert one.rows == other.rows
+
+
 def test_intervals_are_wilsons():
     assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
     assert wilson(1.0, 1) == pytest.approx((0.2065, 1.0), abs=1e-4) and wilson(0.0, 4)[0] == 0
+    for count in range(1, 400):  # a share lies in its own interval to the last digit, or an error bar is negative
+        assert wilson(0.0, count)[0] == 0.0 and wilson(1.0, count)[1] == 1.0
 
 
 def test_a_method_looks_the_same_in_every_figure_and_no_two_series_alike():
@@ -151,6 +187,25 @@ def test_a_method_looks_the_same_in_every_figure_and_no_two_series_alike():
     other = [with_cost(toy_run(SPECFIT, slots=slots), workload="other") for slots in (8, 4)]
     mixed = looks(figures.figure_4a([RUNS[2], RUNS[5], *other]).panels[0])
     assert len(mixed) == len(set(mixed)) == 2
+    mine = [series for series in three.series if series.name == "SpecFit"]
+    other_first = replace(three, series=(replace(mine[0], colour="#00765a"), *three.series[::-1]))
+    assert looks(other_first) == [3, 2, 1, 0]  # what others take before a method is not its own look
+    cycle = RUNS[2].requests[0].cycles[4]
+    view = CycleView(cycle, cost=TOY_COST)
+    (panel,) = frontier_chart(frontier_data(cycle, TOY_COST), marked_choices(view)).panels
+    assert [series.name for series in panel.series][2:] == ["AR", "EAGLE-3", "this run", "your tree"]
+    assert looks(panel)[2:] == [0, 1, 3, 2]
+
+
+def test_every_note_of_a_chart_stands_over_it():
+    link = {"kind": "emulated"}
+    cut = replace(with_cost(RUNS[2], link=link), complete=False)
+    chart = figures.stage_times([cut])
+    assert len(chart.notes) == 2
+    said = chart.plotly().layout.title.subtitle.text
+    assert "Emulated link" in said and "<br>A run here is not complete" in said
+    shorter = figures.stage_times([RUNS[2]]).plotly().layout
+    assert chart.plotly().layout.margin.t > shorter.margin.t
 
 
 def test_residuals_are_drawn_in_the_order_of_the_probes():

@@ -14,7 +14,7 @@ import pytest
 from specfit.methods import AR, EAGLE3, SPECFIT
 from specfit.run_folder import load_run
 from tests.toys import TOY_COST, ToyTarget, ToyWorld, toy_decoding
-from workbench import live_current
+from workbench import live_current, run_side
 from workbench.live import LiveRun
 from workbench.player import CyclePlayer
 
@@ -163,6 +163,33 @@ def test_walking_back_lets_go_of_the_newest_cycle():
     assert live.side.strip.at == 0
     live.stop()
     live.wait(10)
+    live.close()
+
+
+def test_a_click_while_the_worker_draws_is_not_overruled(monkeypatch):
+    drawing, seen = threading.Event(), run_side.stage_times
+
+    def slow(run):
+        if threading.current_thread() is not threading.main_thread() and not drawing.is_set():
+            drawing.set()
+            time.sleep(0.3)
+        return seen(run)
+
+    live = live_run(ToyEngine(pause=0.02), max_new_tokens=20_000)
+    live.start()
+    while live.drawings < 3:
+        time.sleep(0.02)
+    monkeypatch.setattr(run_side, "stage_times", slow)
+    assert drawing.wait(20)
+    live.side.strip.asked = {"at": 0}
+    assert live.side.strip.at == 0
+    drawn = live.drawings
+    while live.drawings < drawn + 2:
+        time.sleep(0.02)
+    assert live.side.strip.at == 0 and live.controls.follow.value is False
+    assert live.side.view.record.index == 0
+    live.stop()
+    assert live.wait(10)
     live.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 from xml.etree import ElementTree
 
@@ -89,3 +91,5 @@ def test_a_page_without_plotly_gets_a_picture_and_nothing_from_the_network() -> 
         assert data["text/plain"] == repr(figure) and "0x" not in repr(figure)
         ElementTree.fromstring(data["image/svg+xml"])
         assert data["image/svg+xml"] == figure._repr_mimebundle_()["image/svg+xml"]
+        for again in (pickle.loads(pickle.dumps(figure)), copy.deepcopy(figure)):
+            assert again == figure and again._repr_mimebundle_() == figure._repr_mimebundle_()
