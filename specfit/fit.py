@@ -5,8 +5,10 @@ union was, how long it took without the selector. Two forms are fitted.
 
 * `fit_paper` (Appendix B): y = b_k + beta F with a free intercept for every size k = 0..K. Needs probes of every size
   in which the union varies, as a probability-prefix and a minimum-union tree give.
-* `fit_consecutive`: y = b0 + b1 k + gamma levels + beta F, four numbers, for cycles as they come in a running stream,
-  with real hits and misses; free intercepts would follow the noise of so few probes.
+* `fit_consecutive`: y = b0 + (s + b1 k if k > 0) + gamma levels + beta F, five numbers, for cycles as they come in a
+  running stream, with real hits and misses; free intercepts would follow the noise of so few probes. The step s is what
+  a tree costs over the pending token alone, whatever its size; without it b1 would have to hold it, and large trees
+  would look dear.
 
 Both return a `Fit`: the cost model, how well it describes the probes, and sentences on what to distrust.
 """
@@ -25,6 +27,7 @@ from specfit.objective import CostModel
 
 ILL_CONDITIONED = 1e3  # of the design with columns scaled to length 1
 FEW_PROBES = 4  # of one size, for a free intercept
+STEP = "s"  # of a tree over the pending token alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +95,18 @@ def fit_paper(probes: Iterable[Probe], max_nodes: int = 7) -> Fit:
 
 
 def fit_consecutive(probes: Iterable[Probe], max_nodes: int = 7) -> Fit:
-    """b0, b1, gamma and beta by nonnegative least squares over consecutive cycles; intercepts reach b_0..b_K.
+    """b0, s, b1, gamma and beta by nonnegative least squares over consecutive cycles; intercepts reach b_0..b_K.
 
-    A term that does not vary among the probes (one size, one depth) is left at zero, with a warning.
-    Raises ValueError for a probe larger than K, fewer than four probes, or unions that follow from size and depth.
+    A term that does not vary among the probes (one size, one depth) is left at zero, with a warning; so is the step,
+    without one, where there is no lone pending token or no second size to tell it from b1.
+    Raises ValueError for a probe larger than K, fewer than five probes, or unions that follow from size and depth.
     """
     probes = _checked(probes, max_nodes)
-    if len(probes) < 4:
-        raise ValueError(f"{len(probes)} probes cannot fit four coefficients; measure some 200 consecutive cycles")
-    columns = np.array([[1, probe.nodes, probe.levels, probe.union] for probe in probes], dtype=float)
-    varies = [True, *(np.ptp(columns[:, 1:3], axis=0) > 0).tolist(), True]
+    if len(probes) < 5:
+        raise ValueError(f"{len(probes)} probes cannot fit five coefficients; measure some 200 consecutive cycles")
+    columns = np.array([[1, p.nodes, p.levels, p.union, p.nodes > 0] for p in probes], dtype=float)
+    sizes = {probe.nodes for probe in probes}
+    varies = [True, *(np.ptp(columns[:, 1:3], axis=0) > 0).tolist(), True, 0 in sizes and len(sizes) > 2]
     warnings = [
         f"every probe has {what} = {int(columns[0, column])}, so {name} is left at 0 and its cost is inside b0"
         for column, what, name in ((1, "nodes", "b1"), (2, "levels", "gamma"))
@@ -113,11 +118,12 @@ def fit_consecutive(probes: Iterable[Probe], max_nodes: int = 7) -> Fit:
             "size, depth and expert union of the probes follow from each other, so their costs cannot be told apart; "
             "vary them independently (random sizes and depths, prefix_tree and min_union_tree)"
         )
-    values = np.zeros(4)
+    values = np.zeros(5)
     values[varies] = _solve(design, probes)
-    b0, b1, gamma, beta = values.tolist()
-    names = [name for name, there in zip(("b0", "b1", "gamma", "beta"), varies, strict=True) if there]
-    cost = CostModel.affine(b0, b1, expert_ms=beta, level_ms=gamma, max_nodes=max_nodes)
+    b0, b1, gamma, beta, step = values.tolist()
+    names = [name for name, there in zip(("b0", "b1", "gamma", "beta", STEP), varies, strict=True) if there]
+    intercepts = (b0, *(b0 + step + b1 * size for size in range(1, max_nodes + 1)))
+    cost = CostModel(intercepts, expert_ms=beta, level_ms=gamma)
     return _report(cost, design, probes, names, values[varies].tolist(), warnings)
 
 
@@ -160,7 +166,7 @@ def _report(
     zero = [name for name, value in zip(names, values, strict=True) if value == 0]
     if "beta" in zero:
         said.append("beta was fitted to zero: more experts did not cost more time here, so the choice ignores routes")
-    others = [name for name in zero if name != "beta"]
+    others = [name for name in zero if name not in ("beta", STEP)]  # a tree may well cost no more than its nodes
     if others:
         said.append(f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} fitted to zero, the bound")
     if condition > ILL_CONDITIONED:

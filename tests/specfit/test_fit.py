@@ -26,12 +26,15 @@ def paper_probes(*, noise: float = 0.0) -> list[Probe]:
     return probes
 
 
-def stream(count: int = 200, *, noise: float = 0.0, levels: int | None = None) -> list[Probe]:
+def stream(
+    count: int = 200, *, noise: float = 0.0, levels: int | None = None, step: float = 0.0, largest: int = 7
+) -> list[Probe]:
     rng = random.Random(1)
     probes = []
     for _ in range(count):
-        nodes, depth, union = rng.randrange(8), levels or rng.randrange(1, 6), rng.randrange(10, 60)
-        probes.append(Probe(nodes, depth, union, 9 + 0.4 * nodes + 1.5 * depth + 0.21 * union + rng.gauss(0, noise)))
+        nodes, depth, union = rng.randrange(largest + 1), levels or rng.randrange(1, 6), rng.randrange(10, 60)
+        ms = 9 + step * (nodes > 0) + 0.4 * nodes + 1.5 * depth + 0.21 * union + rng.gauss(0, noise)
+        probes.append(Probe(nodes, depth, union, ms))
     return probes
 
 
@@ -65,6 +68,16 @@ def test_consecutive_cycles() -> None:
     assert fit_consecutive(stream(noise=0.3), max_nodes=10).cost.max_nodes == 10
 
 
+def test_a_tree_may_cost_more_than_its_nodes() -> None:
+    found = fit_consecutive(stream(step=4.0))
+    assert found.cost.intercepts_ms == pytest.approx([9, *(13 + 0.4 * k for k in range(1, 8))])
+    assert (found.cost.level_ms, found.cost.expert_ms) == pytest.approx((1.5, 0.21))
+    noisy = fit_consecutive(stream(step=4.0, noise=0.5)).cost.intercepts_ms
+    assert noisy == pytest.approx([9, *(13 + 0.4 * k for k in range(1, 8))], abs=0.5)
+    one = fit_consecutive(stream(step=4.0, largest=1))  # of two sizes, b1 is all that can be told
+    assert one.cost.intercepts_ms[:2] == pytest.approx([9, 13.4]) and one.warnings == ()
+
+
 def test_coefficients_are_never_negative() -> None:
     falling = [Probe(k, 1, f, 50 - k - f / 10) for k in range(8) for f in (10, 20, 30, 40)]
     found = fit_paper(falling)
@@ -88,7 +101,7 @@ def test_warnings_are_sentences() -> None:
     few = [probe for probe in paper_probes() if probe.nodes != 3] + [p for p in paper_probes() if p.nodes == 3][:1]
     assert "size 3 has only 1 probe; its intercept b_3" in joined(fit_paper(few))
     assert "20 probes are few for" not in joined(fit_consecutive(stream(20)))
-    assert "5 probes are few for 4 coefficients" in joined(fit_consecutive(stream(5)))
+    assert "6 probes are few for 5 coefficients" in joined(fit_consecutive(stream(6)))
     near = [Probe(k, 1, 1000 + 10 * k + bump, 5.0 + bump) for k in range(8) for bump in (0, 0, 0, 1)]
     assert "apart poorly" in joined(fit_paper(near))
     wild = [Probe(p.nodes, p.levels, p.union, p.ms * (1 + 2 * (i % 2))) for i, p in enumerate(paper_probes())]
@@ -102,7 +115,7 @@ def test_warnings_are_sentences() -> None:
         (lambda: fit_paper(paper_probes(), max_nodes=5), "a probe has 6 nodes; the fit is for 0..5"),
         (lambda: fit_paper([p for p in paper_probes() if p.nodes not in (2, 4)]), "no probe has 2 or 4 nodes, so b_2"),
         (lambda: fit_paper([Probe(k, 1, 9 * k, 5.0) for k in range(8) for _ in range(4)]), "beta cannot be told"),
-        (lambda: fit_consecutive(stream(3)), "3 probes cannot fit four"),
+        (lambda: fit_consecutive(stream(4)), "4 probes cannot fit five"),
         (lambda: fit_consecutive([Probe(k, k, 3 * k, 5.0) for k in range(8)]), "follow from each other"),
         (lambda: Probe(1, 1, 1, float("nan")), "a probe of 1 nodes took nan ms"),
         (lambda: Probe(1, 1, 1, -2.0), "took -2.0 ms"),
