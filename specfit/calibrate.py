@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from specfit.engine.engine import Engine
 
 BOUNDARIES = (0, 4, 8)  # cycles after which the paper's protocol probes a prompt
+PROMPTS = 3  # of the paper's protocol
 REPEATS = 2
 CYCLES, DROPPED = 200, 8  # of the consecutive protocol; the first meet an empty cache
 # A cycle time depends on these settings; coefficients made with others are refused.
@@ -116,6 +117,11 @@ class Calibration:
             *(f"warning: {warning}" for warning in self.warnings),
         ]
         return "\n".join(lines)
+
+
+def probe_count(protocol: str) -> int:
+    """About how many cycles a protocol measures for one cache, at the paper's K = 7."""
+    return CYCLES if protocol == "consecutive" else PROMPTS * len(BOUNDARIES) * 8 * 2
 
 
 def calibrate(

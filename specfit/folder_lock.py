@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -51,6 +53,23 @@ class FolderLock:
     def release(self) -> None:
         """Free the lock; a second call does nothing."""
         self._file.close()  # closing frees it
+
+
+@contextmanager
+def folder_locked(folder: Path, in_use: Callable[[str], Exception]) -> Iterator[FolderLock]:
+    """Take a folder's lock, to be kept past the block; what fails inside the block frees it again.
+
+    in_use: makes the error for a folder that somebody else holds, from words for who that is.
+    """
+    try:
+        lock = FolderLock(folder / "lock")
+    except BlockingIOError as error:
+        raise in_use(str(error)) from None
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
 
 
 def holder(path: Path) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from specfit.folder_lock import FolderLock
+from specfit.folder_lock import FolderLock, folder_locked
 from specfit.run_reading import differences
 from specfit.safe_files import disk_errors, parse_json, replace_file
 from specfit.world import World
@@ -46,17 +46,8 @@ class HalfMade:
             raise RecordingError(f"{self.folder} is a file, where the finished questions of {self.file.name} are kept")
         with self._in_words("beginning"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = FolderLock(self.folder / "lock")
-            except BlockingIOError as error:
-                raise RecordingError(
-                    f"{self.file} is being recorded by {error}; let it finish, stop it, or name another file"
-                ) from None
-            try:
+            with folder_locked(self.folder, self._in_use) as self._lock:
                 self._check()
-            except BaseException:
-                self._lock.release()
-                raise
         return self
 
     def __exit__(
@@ -71,6 +62,9 @@ class HalfMade:
             with suppress(OSError):
                 (self.folder / "lock").unlink()
                 self.folder.rmdir()
+
+    def _in_use(self, by: str) -> RecordingError:
+        return RecordingError(f"{self.file} is being recorded by {by}; let it finish, stop it, or name another file")
 
     def load(self, number: int) -> World | None:
         """A finished question."""

@@ -1,8 +1,7 @@
 """The compared methods (Table 1) as values: which nodes to verify, and whether the choice also stops the drafter.
 
 A policy is any function `(state: CycleState, cost: CostModel) -> Selection`. To compare a rule of your own, write the
-function; wherever a method is asked for, it may stand alone or wrapped: `Method("mine", policy=my_rule)`. There is no
-registry.
+function; decoding and replay take it alone or wrapped: `Method("mine", policy=my_rule)`. There is no registry.
 """
 
 from __future__ import annotations

@@ -137,9 +137,7 @@ def _apply(tokenizer: Any, messages: Messages, *, tokenize: bool) -> Any:
 
 def _first_ids(encoded: Any) -> tuple[int, ...]:
     """Ids from what tokenizers return: a mapping or a list (by version), with or without a batch dimension."""
-    ids = encoded["input_ids"] if isinstance(encoded, Mapping) or hasattr(encoded, "input_ids") else encoded
-    ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    return tuple(int(i) for i in (ids[0] if ids and isinstance(ids[0], list | tuple) else ids))
+    return tuple(map(int, one_row(encoded)))
 
 
 def _one_bos(tokenizer: Any, ids: tuple[int, ...], notes: list[str]) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from specfit.folder_lock import FolderLock
+from specfit.folder_lock import FolderLock, folder_locked
 from specfit.record_lines import RunError, cycle_line, json_line, plain, request_line
 from specfit.records import RequestRecord, RunRecord
 from specfit.routes import Routes, pack_bitmaps
@@ -97,18 +97,13 @@ class RunWriter:
         with in_words(folder, "opening the run"):
             _check_usable(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            try:
-                lock = FolderLock(folder / "lock")
-            except BlockingIOError as error:
-                raise RunError(
-                    f"{folder} is being written by {error}; let it finish, stop it, or choose another folder"
-                ) from None
-            writer = cls(folder, lock, layers=layers, experts=experts)
-            try:
-                writer._start(header)
-            except BaseException:
-                writer.close()
-                raise
+            with folder_locked(folder, lambda by: _in_use(folder, by)) as lock:
+                writer = cls(folder, lock, layers=layers, experts=experts)
+                try:
+                    writer._start(header)
+                except BaseException:
+                    writer.close()  # the files that it has opened, too
+                    raise
         return writer
 
     @property
@@ -250,6 +245,10 @@ def _now() -> str:
 
 
 # -- may this run go on here? ----------------------------------------------------------------------------------------
+
+
+def _in_use(folder: Path, by: str) -> RunError:
+    return RunError(f"{folder} is being written by {by}; let it finish, stop it, or choose another folder")
 
 
 def _check_usable(folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specfit.calibrate import CYCLES, Calibration, calibrate
+from specfit.calibrate import Calibration, calibrate, probe_count
 from specfit.commands import options as add_options
 from specfit.commands.setup import has_head
 from specfit.cycle import RouteSource
@@ -33,8 +33,9 @@ def check_cost_options(options: argparse.Namespace, folder: Path, methods: Seque
     if options.cost is not None:
         add_options.refuse_given(options, asked, "--cost gives coefficients, so none are fitted")
     there = options.cost or kept
-    if there is not None:
-        too_few = _too_few(Calibration.load(there), methods)
+    fitted = None if there is None else Calibration.load(there)
+    if fitted is not None:
+        too_few = _too_few(fitted, methods)
         if too_few is not None and not _may_do_without(options, folder, methods):
             raise ValueError(f"{there} has {too_few}; take fewer nodes, or fit with as many")
     elif needed or wants_cost(options, folder):
@@ -42,8 +43,8 @@ def check_cost_options(options: argparse.Namespace, folder: Path, methods: Seque
         _calibration_workload(options)
     else:
         add_options.refuse_given(options, ["--force-cost"], f"--method {options.method} needs no coefficients")
-    if options.cost is None and kept is not None:
-        fitted, mend = Calibration.load(kept), f"give another --out, or move {kept} away to fit anew"
+    if options.cost is None and fitted is not None:
+        mend = f"give another --out, or move {kept} away to fit anew"
         if options.protocol not in (None, fitted.protocol):
             raise ValueError(
                 f"--protocol {options.protocol} comes too late: {kept} was fitted with the {fitted.protocol} protocol, "
@@ -133,7 +134,7 @@ def fit_cost(options: argparse.Namespace, engine: Engine, choice: RouteChoice | 
         routes = HeadRoutes(engine, choice.head)
     else:
         routes = TargetRoutes(engine)
-    with bar("calibrate", CYCLES if protocol == "consecutive" else 144) as step:
+    with bar("calibrate", probe_count(protocol)) as step:
         return calibrate(
             engine,
             [prompt.ids for prompt in prompts_of(engine, workload, raw=options.raw)],

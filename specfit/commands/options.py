@@ -136,13 +136,18 @@ def seed_number(text: str) -> int:
 
 def milliseconds(text: str) -> float:
     """A finite number, 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _number(text)
     if not 0 <= value < math.inf:  # a NaN fails too
         raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds, 0 or more")
     return value
+
+
+def _number(text: str) -> float:
+    """Any number; NaN for other words, which no bound lets pass."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def slots(text: str) -> int | float:
@@ -157,10 +162,7 @@ def slots(text: str) -> int | float:
 
 def share(text: str) -> float:
     """A number between 0 and 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _number(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1")
     return value

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specfit.calibrate import CYCLES
+from specfit.calibrate import probe_count
 from specfit.workloads import Workload
 
 
@@ -52,7 +52,7 @@ class CalibrationPart:
     @property
     def probes(self) -> int:
         """About how many cycles it measures for one cache."""
-        return CYCLES if self.protocol == "consecutive" else 144
+        return probe_count(self.protocol)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from specfit.experiments.by_name import TRAINED
 from specfit.experiments.plan import plan_cells
 from specfit.experiments.toml_values import ExperimentError
 from specfit.experiments.tuning import TUNED
-from specfit.folder_lock import FolderLock
+from specfit.folder_lock import FolderLock, folder_locked
 from specfit.machine import now
 from specfit.record_lines import json_line
 from specfit.run_reading import differences
@@ -50,19 +50,10 @@ class ExperimentFolder:
                 raise ExperimentError(f"{self.folder} is a file; an experiment needs a folder")
             self.check()
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = FolderLock(self.folder / "lock")
-            except BlockingIOError as error:
-                raise ExperimentError(
-                    f"{self.folder} is being worked on by {error}; let it finish, stop it, or give another --out"
-                ) from None
-            try:
+            with folder_locked(self.folder, self._in_use) as self._lock:
                 self.check()  # again: another process may have written it while we waited for nothing
                 self._put_back()
                 self._write_down()
-            except BaseException:
-                self._lock.release()
-                raise
         return self
 
     def __exit__(
@@ -70,6 +61,11 @@ class ExperimentFolder:
     ) -> None:
         if self._lock is not None:
             self._lock.release()
+
+    def _in_use(self, by: str) -> ExperimentError:
+        return ExperimentError(
+            f"{self.folder} is being worked on by {by}; let it finish, stop it, or give another --out"
+        )
 
     def check(self) -> None:
         """ExperimentError, naming what changed, unless the folder is new or holds this experiment, or a part of it."""
